@@ -1,0 +1,39 @@
+# make demo    sets up, then trains a built-in graph and shows what was learned
+# make test    all tests
+# make check   ruff, mypy --strict, and the layers of the architecture
+# make bench   the benchmarks, quick versions (see benchmarks/)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# A run has one set of threads per process; tests start few and small ones.
+PYTEST_ARGS ?=
+
+.PHONY: demo test check bench clean
+
+# Done once; again only when what is to be installed changes.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/laconic doctor --warm-up
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/laconic train
+
+test: $(READY)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/architecture
+
+bench: $(READY)
+	$(BIN)/python benchmarks/kernels.py --quick
+	$(BIN)/python benchmarks/single_machine.py --quick
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,181 @@
+"""attach: hangs our operators on the convolutions of a model, and keyed dropout on its forward pass.
+
+Nothing of the model changes but the bound method `forward` of the model and of its convolutions, set on the instances:
+parameters, state_dict keys, hooks, classes and deep copies stay what they were, and `detach` takes it all back.
+"""
+
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import MethodType
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch_geometric.nn import MessagePassing
+
+from laconic.attach.aggregator import Aggregator, LocalAggregator
+from laconic.attach.convolutions import CONVOLUTIONS
+from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
+from laconic.attach.scope import Scope
+from laconic.errors import ConfigError
+from laconic.graph import Shard
+
+logger = logging.getLogger(__name__)
+
+
+@final
+class Attachment:
+    """A model and the shard it is attached to."""
+
+    def __init__(self, model: nn.Module, shard: Shard, scope: Scope) -> None:
+        self.model = model
+        self.shard = shard
+        self._scope = scope
+
+    def start_epoch(self, epoch: int, step: int = 0) -> None:
+        """Sets the position that keys random masks; each training forward pass after it counts one step."""
+        self._scope.epoch, self._scope.step = epoch, step
+
+    @contextmanager
+    def using(self, batch: Shard) -> Iterator[Shard]:
+        """Inside, the model's convolutions work on `batch`: a mini-batch, which is used once."""
+        shard, aggregator = self._scope.shard, self._scope.aggregator
+        self._scope.enter(batch, LocalAggregator(batch, remember_inputs=False))
+        try:
+            yield batch
+        finally:
+            self._scope.enter(shard, aggregator)
+
+    def detach(self) -> nn.Module:
+        """Gives the model back as it was before `attach`."""
+        for module in self.model.modules():
+            if isinstance(module, MessagePassing):
+                _remove_watchers(module)
+            for name in ("forward", "laconic_scope", "laconic_convolution"):
+                module.__dict__.pop(name, None)
+        return self.model
+
+
+def attach(model: nn.Module, shard: Shard, *, seed: int = 0, aggregator: Aggregator | None = None) -> Attachment:
+    """Makes `model` run on our kernels for `shard`, in place.
+
+    Args:
+        model: any PyG model. Its convolutions run on our kernels when called with `shard.edge_index` itself (and
+            `shard.edge_weight` itself, or none); one that has no kernel, or is given other edges, runs PyG's own code.
+        shard: the graph, `Shard.whole(graph)` on one machine.
+        seed: keys dropout.
+        aggregator: a strategy's own; by default everything is local.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ConfigError(
+            "attach takes a plain torch module, got a scripted one. Attach before scripting, or not at all."
+        )
+    if any("laconic_scope" in module.__dict__ for module in model.modules()):
+        raise ConfigError("This model is attached to a graph already. Call detach() on its attachment first.")
+    if "forward" in model.__dict__:
+        raise ConfigError(
+            f"The forward method of this {type(model).__name__} was replaced on the instance (by torch.compile or a "
+            f"patch), so attach cannot follow it. Attach the plain model first."
+        )
+    scope = Scope(shard, aggregator or LocalAggregator(shard, remember_inputs=True), seed)
+    for module in model.modules():
+        if isinstance(module, MessagePassing):
+            _attach_convolution(module, scope)
+    # Set last: the model may be a convolution itself, whose forward pass is then wrapped once more.
+    model.__dict__["laconic_scope"] = scope
+    model.__dict__["forward"] = MethodType(_keyed_forward, model)
+    return Attachment(model, shard, scope)
+
+
+def _attach_convolution(conv: MessagePassing, scope: Scope) -> None:
+    conv.__dict__["laconic_scope"] = scope
+    watch_edges(conv)
+    convolution = CONVOLUTIONS.get(type(conv))
+    reason = "there is no kernel for it" if convolution is None else _refuse(conv) or convolution.refuse(conv)
+    if reason is not None:
+        _log_once(type(conv).__name__, reason)
+        return
+    conv.__dict__["laconic_convolution"] = convolution
+    conv.__dict__["forward"] = MethodType(_kernel_forward, conv)
+
+
+def _refuse(conv: MessagePassing) -> str | None:
+    if "forward" in conv.__dict__:
+        return "its forward method was replaced on the instance"
+    if conv.flow != "source_to_target":
+        return f"its flow is {conv.flow!r}"
+    if conv.decomposed_layers > 1:
+        return "it is decomposed"
+    return None
+
+
+@cache
+def _log_once(name: str, reason: str) -> None:
+    logger.info("%s runs PyG's own code: %s.", name, reason)
+
+
+@cache
+def _signature(kind: type) -> inspect.Signature:
+    return inspect.signature(kind.forward)  # type: ignore[attr-defined]
+
+
+def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    scope: Scope = self.laconic_scope
+    given = _signature(type(self)).bind(self, *args, **kwargs).arguments
+    if not _fits(self, scope, given):
+        return type(self).forward(self, *args, **kwargs)
+    weighted = given.get("edge_weight") is not None
+    return self.laconic_convolution.forward(self, scope, given["x"], weighted)
+
+
+def _fits(conv: Any, scope: Scope, given: dict[str, Any]) -> bool:
+    """Whether this call is the plain one that the kernel stands for: own edges, one row per node, nothing special."""
+    x = given["x"]
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[0] != scope.shard.num_rows or not x.is_floating_point():
+        return False
+    if not scope.owns_edges(given["edge_index"]):
+        return False
+    for name, value in given.items():
+        if name in ("self", "x", "edge_index") or value is None:
+            continue
+        if name != "edge_weight" or not scope.owns_weights(value):
+            return False
+    return not conv.explain and not _has_hooks(conv) and not _is_lazy(conv)
+
+
+def _has_hooks(conv: Any) -> bool:
+    """Whether somebody watches the steps inside PyG's message passing, which the kernel does not take."""
+    return any(not is_watcher(hook) for hooks in _hook_tables(conv) for hook in hooks.values())
+
+
+def _hook_tables(conv: Any) -> list[dict[int, Any]]:
+    steps = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+    return [getattr(conv, f"_{step}_forward{kind}_hooks") for step in steps for kind in ("_pre", "")]
+
+
+def _remove_watchers(conv: Any) -> None:
+    for hooks in _hook_tables(conv):
+        for number in [number for number, hook in hooks.items() if is_watcher(hook)]:
+            del hooks[number]
+
+
+def _is_lazy(conv: nn.Module) -> bool:
+    return any(isinstance(parameter, UninitializedParameter) for parameter in conv.parameters())
+
+
+def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    scope: Scope = self.laconic_scope
+    inner = _kernel_forward if hasattr(self, "laconic_convolution") else type(self).forward
+    if not self.training:
+        return inner(self, *args, **kwargs)
+    scope.call = 0
+    scope.edge_ends.clear()
+    try:
+        with KeyedDropout(scope):
+            return inner(self, *args, **kwargs)
+    finally:
+        scope.step += 1

@@ -1,0 +1,50 @@
+"""GATConv (Velickovic et al., arXiv 1710.10903) and GATv2Conv (Brody et al., arXiv 2105.14491): attention on edges."""
+
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.nn import GATConv, GATv2Conv
+
+from laconic.attach.aggregator import Attention
+from laconic.attach.convolutions.base import Convolution, refuse_aggregation
+from laconic.attach.scope import Scope
+
+
+def _refuse(conv: Any) -> str | None:
+    if conv.edge_dim is not None:
+        return "it takes edge features"
+    if isinstance(conv.in_channels, tuple):
+        return "it has different weights for sources and destinations of a bipartite graph"
+    return refuse_aggregation(conv, "add", "sum")
+
+
+def _forward_gat(conv: GATConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
+    rows = conv.lin(x).view(-1, conv.heads, conv.out_channels)
+    from_source = (rows * conv.att_src).sum(dim=-1)
+    from_destination = (rows * conv.att_dst).sum(dim=-1)
+    return _finish(conv, x, scope.aggregator.gat(rows, from_source, from_destination, _settings(conv, scope)))
+
+
+def _forward_gatv2(conv: GATv2Conv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
+    source = conv.lin_l(x).view(-1, conv.heads, conv.out_channels)
+    destination = source if conv.share_weights else conv.lin_r(x).view(-1, conv.heads, conv.out_channels)
+    out = scope.aggregator.gatv2(source, destination, conv.att.squeeze(0), _settings(conv, scope))
+    return _finish(conv, x, out)
+
+
+def _settings(conv: Any, scope: Scope) -> Attention:
+    dropout = conv.dropout if conv.training else 0.0
+    # The call is counted whenever dropout is on, so that masks later in the model do not depend on the kernel.
+    key = scope.next_key() if dropout > 0 else scope.no_key
+    return Attention(conv.negative_slope, conv.add_self_loops, dropout, key)
+
+
+def _finish(conv: Any, x: Tensor, out: Tensor) -> Tensor:
+    out = out.reshape(-1, conv.heads * conv.out_channels) if conv.concat else out.mean(dim=1)
+    if conv.res is not None:
+        out = out + conv.res(x)
+    return out if conv.bias is None else out + conv.bias
+
+
+GAT = Convolution(_refuse, _forward_gat)
+GATV2 = Convolution(_refuse, _forward_gatv2)

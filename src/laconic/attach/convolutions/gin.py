@@ -1,0 +1,26 @@
+"""GINConv: x' = h((1 + eps) x + sum x_j) (Xu et al., arXiv 1810.00826)."""
+
+from torch import Tensor
+from torch.nn import Parameter
+from torch_geometric.nn import GINConv
+
+from laconic.attach.aggregator import Linear
+from laconic.attach.convolutions.base import Convolution, refuse_aggregation
+from laconic.attach.scope import Scope
+
+
+def _refuse(conv: GINConv) -> str | None:
+    return refuse_aggregation(conv, "add", "sum")
+
+
+def _forward(conv: GINConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
+    out: Tensor
+    if isinstance(conv.eps, Parameter):
+        out = conv.nn(scope.aggregator.linear(Linear("sum"), x) + (1 + conv.eps) * x)
+    else:
+        # A fixed eps is the operator's diagonal: no second pass over the rows.
+        out = conv.nn(scope.aggregator.linear(Linear("sum", own_weight=1.0 + conv.eps.item()), x))
+    return out
+
+
+GIN = Convolution(_refuse, _forward)

@@ -1,0 +1,63 @@
+"""Scope: what the layers of an attached model share: the shard in use, its aggregator, and the keys of randomness."""
+
+from typing import Any, NoReturn, final
+
+import numpy as np
+from torch import Tensor
+
+from laconic.attach.aggregator import Aggregator
+from laconic.graph import Shard
+from laconic.kernels.keyed import fold_key
+
+
+@final
+class Scope:
+    """The current shard and the position in training: (seed, epoch, step, call) keys every random mask.
+
+    One scope serves all layers of one model; layers find it as an attribute, so a deep copy of the model shares it.
+    """
+
+    no_key = np.uint64(0)
+
+    def __init__(self, shard: Shard, aggregator: Aggregator, seed: int) -> None:
+        self.seed = seed
+        self.epoch = 0
+        self.step = 0
+        self.call = 0
+        self.edge_ends: list[Tensor] = []
+        self.enter(shard, aggregator)
+
+    def enter(self, shard: Shard, aggregator: Aggregator) -> None:
+        """Makes `shard` the one in use."""
+        self.shard = shard
+        self.aggregator = aggregator
+        self._edge_index_version = shard.edge_index._version
+        self._edge_weight_version = -1 if shard.edge_weight is None else shard.edge_weight._version
+
+    def next_key(self) -> np.uint64:
+        """Returns the key of the next random mask in this step; layers call it in the order of the model."""
+        self.call += 1
+        return fold_key(self.seed, self.epoch, self.step, self.call)
+
+    def owns_edges(self, edge_index: object) -> bool:
+        """Whether `edge_index` is the shard's own tensor, unchanged since the shard was entered."""
+        return edge_index is self.shard.edge_index and self.shard.edge_index._version == self._edge_index_version
+
+    def owns_weights(self, edge_weight: object) -> bool:
+        """Whether `edge_weight` is the shard's own, unchanged, and needs no gradient."""
+        own = self.shard.edge_weight
+        return (
+            own is not None
+            and edge_weight is own
+            and own._version == self._edge_weight_version
+            and not own.requires_grad
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Scope":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A model that is attached to a graph cannot be pickled. Save model.state_dict() instead: its keys are "
+            "PyG's own and load into a plain model."
+        )

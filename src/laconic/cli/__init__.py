@@ -1,0 +1,1 @@
+"""The command `laconic`: one file per verb, put together in main.py."""

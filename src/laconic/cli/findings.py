@@ -1,0 +1,157 @@
+"""What `laconic doctor` looks at: packages, machine, kernels, data. Finds and says; changes nothing."""
+
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, final
+
+from laconic.units import format_bytes
+
+Status = Literal["ok", "note", "missing"]
+
+
+@final
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; `advice` says what to do unless `status` is ok."""
+
+    name: str
+    value: str
+    status: Status = "ok"
+    advice: str = ""
+
+
+def find_packages() -> list[Finding]:
+    """Returns the packages that Laconic requires, as its own metadata names them, with the versions found."""
+    findings = [Finding("python", platform.python_version())]
+    for requirement in importlib.metadata.requires("laconic") or []:
+        if "extra ==" not in requirement:
+            findings.append(_package(requirement))
+    return findings
+
+
+def _package(requirement: str) -> Finding:
+    match = re.match(r"([\w.-]+?)\s*(?:>=\s*([\d.]+))?$", requirement.split(";")[0].strip())
+    assert match is not None, f"pyproject.toml asks for {requirement!r}; doctor reads name>=version only"
+    name, lowest = match[1], match[2] or "0"
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "not installed", "missing", f'pip install "{name}>={lowest}"')
+    if _numbers(version) < _numbers(lowest):
+        return Finding(name, f"{version}, needs {lowest}", "missing", f'pip install --upgrade "{name}>={lowest}"')
+    return Finding(name, version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])
+
+
+def find_machine() -> list[Finding]:
+    """Returns cores, memory, GPU, and the threads that torch and the kernels would use."""
+    import numba
+    import torch
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    findings = [
+        Finding("system", f"{platform.system()} {platform.machine()}"),
+        Finding("cores", f"{usable} of {os.cpu_count()}"),
+        Finding("memory", _memory()),
+        Finding("GPU", ", ".join(gpus) or "none (the CPU kernels serve)"),
+        _threads("torch threads", torch.get_num_threads(), usable),
+        _threads("kernel threads", int(numba.config.NUMBA_NUM_THREADS), usable),
+    ]
+    return [*findings, _threading_layer(tuple(numba.config.THREADING_LAYER_PRIORITY))]
+
+
+def _threads(name: str, count: int, usable: int) -> Finding:
+    if count <= usable:
+        return Finding(name, str(count))
+    return Finding(name, str(count), "note", f"More threads than cores slow each other down: OMP_NUM_THREADS={usable}")
+
+
+def _threading_layer(priority: tuple[str, ...]) -> Finding:
+    modules = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}
+    found = [layer for layer in priority if _imports(f"numba.np.ufunc.{modules[layer]}")]
+    if not found:
+        return Finding("threading layer", "none", "missing", "Reinstall numba: pip install --force-reinstall numba")
+    if found[0] != "workqueue":
+        return Finding("threading layer", found[0])
+    return Finding(
+        "threading layer",
+        "workqueue only",
+        "note",
+        "Kernels called from two threads at once would end the program. Install OpenMP's library, libgomp: "
+        "apt install libgomp1 (Debian, Ubuntu), dnf install libgomp (Fedora)",
+    )
+
+
+def _imports(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+def _memory() -> str:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
+    free = f", {format_bytes(int(available[1]) * 1024)} available" if available else ""
+    return f"{format_bytes(total)}{free}"
+
+
+def find_kernels() -> list[Finding]:
+    """Returns how many of the compiled kernels are on disk, ready for use."""
+    import laconic.kernels
+
+    kept, folders = 0, set()
+    kernels = _cached_kernels(laconic.kernels)
+    for kernel in kernels:
+        source = Path(kernel.py_func.__code__.co_filename)
+        folder = Path(kernel.stats.cache_path)
+        pattern = f"{source.stem}.{kernel.py_func.__qualname__}-{kernel.py_func.__code__.co_firstlineno}.py*.nbi"
+        newest = max((index.stat().st_mtime for index in folder.glob(pattern)), default=0.0)
+        kept += newest >= source.stat().st_mtime
+        folders.add(str(folder))
+    where = Finding("kept in", ", ".join(sorted(folders)))
+    count = f"{kept} of {len(kernels)}"
+    if kept == len(kernels):
+        return [Finding("compiled", count), where]
+    return [
+        Finding("compiled", count, "note", "The first run compiles the others as it goes: laconic doctor --warm-up"),
+        where,
+    ]
+
+
+def _cached_kernels(package: ModuleType) -> list[Any]:
+    kernels = []
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        for value in vars(module).values():
+            # A numba dispatcher; one without a cache path is compiled into the kernels that call it.
+            if hasattr(value, "py_func") and value.__module__ == module.__name__ and value.stats.cache_path:
+                kernels.append(value)
+    return kernels
+
+
+def find_data() -> list[Finding]:
+    """Returns where datasets are looked up by name."""
+    path = os.environ.get("LACONIC_DATA", "")
+    if not path:
+        return [Finding("LACONIC_DATA", "not set (datasets are given by path, or built)")]
+    findings = []
+    for folder in path.split(os.pathsep):
+        if Path(folder).is_dir():
+            findings.append(Finding("LACONIC_DATA", folder))
+        else:
+            findings.append(Finding("LACONIC_DATA", folder, "note", f"{folder} is not a folder: make it, or unset it"))
+    return findings

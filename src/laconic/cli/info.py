@@ -1,0 +1,37 @@
+"""The verb `info`: what a store, or a graph, holds."""
+
+from pathlib import Path
+
+import typer
+
+from laconic.cli.console import console
+
+
+def info(
+    what: str = typer.Argument(..., metavar="STORE_OR_DATA", help="A store's folder, or a dataset as in `partition`."),
+    all_parts: bool = typer.Option(False, "--all", help="Show every part, however many there are."),
+    verify: bool = typer.Option(False, "--verify", help="Read every file of the store and compare its checksum."),
+) -> None:
+    """Shows a store's sizes, cut and balance with the halo of each part, or the statistics of a graph.
+
+    **Example**
+
+    ```
+    laconic info store/arxiv
+    laconic info cora.npz
+    ```
+    """
+    from laconic.cli.store_table import print_graph, print_store
+    from laconic.datasets import load
+    from laconic.errors import ConfigError
+    from laconic.graph.stats import GraphStats
+    from laconic.store import is_store, open_store
+
+    if is_store(what) or any(Path(what).glob("chunk_*/rows.npy")):
+        print_store(console(), open_store(what, verify=verify), all_parts=all_parts)
+        if verify:
+            console().print("Every file holds what was written.", style="green")
+        return
+    if verify:
+        raise ConfigError(f"--verify checks a store, and {what} is none: it has no manifest.json.")
+    print_graph(console(), GraphStats.of(load(what)))

@@ -1,0 +1,103 @@
+"""The command `laconic`: its verbs, and how it ends.
+
+Exit code 0: done. 1: `doctor` found something missing, or a fault of ours (with a traceback). 2: something the user can
+mend, told in one paragraph. 130: interrupted. Verbs import what is heavy inside their functions, so that --help is quick.
+
+    laconic --help
+"""
+
+import errno
+import traceback
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from laconic import __version__
+from laconic.cli.console import error_console, print_error, show_log_lines
+from laconic.cli.datasets import datasets
+from laconic.cli.doctor import doctor
+from laconic.errors import LaconicError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Verbs(TyperGroup):
+    """The group of verbs; turns errors that a user can mend into a message and an exit code."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # "laconic train --debug" is what people type; the option belongs to the command, so it moves to the front.
+        own, rest = args, []
+        if "--" in args:
+            own, rest = args[: args.index("--")], args[args.index("--") :]
+        if "--debug" in own:
+            own = ["--debug", *(argument for argument in own if argument != "--debug")]
+        return super().parse_args(ctx, own + rest)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LaconicError as error:
+            _explain(str(error), ctx.params["debug"])
+        except OSError as error:
+            if error.errno == errno.EPIPE or (error.filename is None and error.errno != errno.ENOSPC):
+                raise
+            where = error.filename or "A file"
+            _explain(f"{where}: {error.strerror}. Check the path, its rights and the free space.", ctx.params["debug"])
+        except KeyboardInterrupt:
+            error_console().print("Interrupted.")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(EXIT_USER_ERROR)
+
+
+def _explain(message: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print_error(message)
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"laconic {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def laconic(
+    debug: bool = typer.Option(
+        False, "--debug", envvar="LACONIC_DEBUG", help="Show tracebacks and all log lines; may stand anywhere."
+    ),
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Trains graph neural networks on graphs too large for one machine, saying as little as possible between them.
+
+    **Example**
+
+    ```
+    laconic train
+    laconic train cora.npz --model gcn
+    ```
+    """
+    show_log_lines(debug=debug)
+
+
+app.command()(datasets)
+app.command()(doctor)
+
+
+def main() -> None:
+    """Runs the command; the entry point of the package."""
+    app()

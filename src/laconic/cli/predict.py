@@ -1,0 +1,45 @@
+"""The verb `predict`: a run folder in, a file of predictions out."""
+
+from pathlib import Path
+from typing import Literal, cast
+
+import typer
+
+from laconic.cli.console import console
+from laconic.errors import ConfigError
+from laconic.units import format_count
+
+
+def predict(
+    run_folder: Path = typer.Argument(..., help="The folder of a run that `laconic train` made."),
+    out: Path = typer.Option(Path("predictions.npz"), "--out", "-o", help="The file to write: .npz or .csv."),
+    data: str | None = typer.Option(
+        None, "--data", help="Another graph with the same features; by default the run's."
+    ),
+    checkpoint: str = typer.Option("best", "--checkpoint", help="The model to use: best or last."),
+) -> None:
+    """Predicts the class of every node with a trained model, and writes it under the nodes' original ids.
+
+    .npz holds node_ids, classes and the probabilities of every class. .csv has a row per node. A file that is there
+    already is replaced.
+
+    **Example**
+
+    ```
+    laconic predict runs/cora-gcn-001 --out predictions.csv
+    laconic predict runs/cora-gcn-001 --data newer.npz --checkpoint last
+    ```
+    """
+    if checkpoint not in ("best", "last"):
+        raise ConfigError(f"--checkpoint should be best or last; got {checkpoint!r}.")
+    from laconic.trainer.predict import check_output, write_predictions
+    from laconic.trainer.predict import predict as predict_run
+
+    check_output(out)
+    predictions = predict_run(run_folder, source=data, which=cast(Literal["best", "last"], checkpoint))
+    write_predictions(predictions, out)
+    console().print(
+        f"Wrote {out}: {format_count(len(predictions.node_ids))} nodes, by the model of epoch {predictions.epoch}.",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,128 @@
+"""The verb `train`: a graph and a model in, a run folder out."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+from laconic.cli.console import console, error_console
+from laconic.errors import ConfigError
+from laconic.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from laconic.trainer import Summary
+
+
+def train(
+    data: str | None = typer.Argument(
+        None,
+        help="A dataset (see `laconic datasets`), a file or a store folder; without it sbm, a small built-in graph.",
+    ),
+    model: str | None = typer.Option(
+        None, "--model", "-m", help="mlp, sgc, gcn, sage, gin, gat, gatv2 or appnp; with settings: 'sage(hidden=256)'."
+    ),
+    strategy: str | None = typer.Option(None, "--strategy", help="How ranks learn together: single."),
+    epochs: int | None = typer.Option(None, "--epochs", "-e", help="Passes over the training nodes."),
+    config: Path | None = typer.Option(None, "--config", "-c", help="A TOML file of settings, or a run's config.json."),
+    settings: list[str] = typer.Option(
+        [], "--set", "-s", metavar="SECTION.KEY=VALUE", help="One setting, such as training.lr=0.05. May be repeated."
+    ),
+    name: Path | None = typer.Option(
+        None, "--name", help="The run folder; by default runs/<graph>-<model>-<number>. It must not exist yet."
+    ),
+    resume: Path | None = typer.Option(None, "--resume", help="Continue the run in this folder."),
+    seed: int | None = typer.Option(None, "--seed", help="The same seed gives the same run."),
+    threads: int | None = typer.Option(None, "--threads", help="Threads for torch and the kernels."),
+) -> None:
+    """Trains a model for node classification on one machine, and shows what it learned.
+
+    Settings come from --config, then from the flags, then from --set; all, resolved, are kept in the run folder.
+    Ctrl-C finishes the step and leaves a checkpoint; --resume goes on from there as if nothing had happened.
+
+    **Example**
+
+    ```
+    laconic train
+    laconic train cora.npz --model gcn --epochs 100 --set training.lr=0.02
+    laconic train store/arxiv --model "sage(hidden=256, layers=3)" --set training.batch_size=1024
+    laconic train --resume runs/cora-gcn-001
+    ```
+    """
+    if resume is not None and name is not None:
+        raise ConfigError("--name is for a new run and --resume for an old one: give one of them.")
+    flags: dict[str, dict[str, Any]] = {
+        "data": {"source": data},
+        "training": {"strategy": strategy, "epochs": epochs, "seed": seed},
+        "run": {"folder": None if name is None else str(name), "threads": threads},
+    }
+    summary = _run(flags, model, config, settings, resume)
+    _print_summary(summary)
+    if summary.ending == "interrupted":
+        error_console().print(
+            f"Interrupted after {summary.num_epochs} whole epochs. Continue with: "
+            f"laconic train --resume {summary.folder}",
+            markup=False,
+            soft_wrap=True,
+        )
+        # What a shell expects of a command that a signal ended.
+        raise typer.Exit(128 + (summary.signal or 0))
+
+
+def _run(
+    flags: dict[str, dict[str, Any]], model: str | None, config: Path | None, settings: list[str], resume: Path | None
+) -> "Summary":
+    from laconic.trainer import resume as resume_run
+    from laconic.trainer import start
+    from laconic.trainer.config_file import model_layer, parse_override, read_layer, resolve
+    from laconic.trainer.progress import choose_display
+
+    layers = [read_layer(config)] if config is not None else []
+    layers.append(_given(flags))
+    if model is not None:
+        layers.append(model_layer(model))
+    layers += [parse_override(setting) for setting in settings]
+    display = choose_display(error_console())
+    if resume is not None:
+        _compile_kernels()
+        return resume_run(resume, layers, display=display)
+    resolved = resolve(layers)
+    _compile_kernels()
+    return start(resolved, display=display)
+
+
+def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
+    }
+
+
+def _compile_kernels() -> None:
+    from laconic.kernels.warm_up import warm_up
+
+    out = error_console()
+    out.print("Preparing the kernels (compiled once, then kept on disk) ...")
+    started = time.perf_counter()
+    warm_up()
+    out.print(f"Kernels ready after {format_seconds(time.perf_counter() - started)}.")
+
+
+def _print_summary(summary: "Summary") -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    best = summary.best
+    if best is not None:
+        table.add_row("Best epoch", f"{best.epoch} of {summary.num_epochs}" + _because(summary))
+        for split, score in (("Train", best.train), ("Validation", best.val), ("Test", best.test)):
+            if score is not None:
+                table.add_row(f"{split} {summary.metric}", f"{score:.4f}")
+    table.add_row("Time per epoch", format_seconds(summary.seconds_per_epoch))
+    if summary.wait_share > 0:
+        table.add_row("Waiting for batches", f"{summary.wait_share:.0%} of the time")
+    table.add_row("Parameters", format_count(summary.num_parameters))
+    table.add_row("Run folder", str(summary.folder))
+    console().print(table)
+
+
+def _because(summary: "Summary") -> str:
+    return "" if summary.ending == "finished" else f" ({summary.ending})"

@@ -1,0 +1,138 @@
+"""The checks that a Graph passes on construction. Each error names the field, what it held and what it should hold."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from laconic.errors import DataError
+
+if TYPE_CHECKING:
+    from laconic.graph.graph import Graph
+
+
+def check_graph(graph: "Graph") -> None:
+    """Raises DataError unless every field of `graph` is sound and fits the others."""
+    _check_features(graph)
+    _check_edges(graph)
+    _check_masks(graph)
+    _check_labels(graph)
+
+
+def _check_features(graph: "Graph") -> None:
+    x = graph.x
+    if x.dim() != 2 or not x.is_floating_point():
+        raise DataError(
+            f"{graph.name}: x should be floating point of shape (nodes, features), got {_kind(x)}. "
+            f"Convert it, for example with x.float()."
+        )
+    if x.shape[0] == 0:
+        raise DataError(f"{graph.name}: x has no rows; a graph needs at least one node.")
+    if x.shape[1] == 0:
+        raise DataError(
+            f"{graph.name}: x has no features. Give each node at least one, for example its degree or a constant 1."
+        )
+    finite = torch.isfinite(x)
+    if not bool(finite.all()):
+        node, feature = (int(i) for i in (~finite).nonzero()[0])
+        bad = x.numel() - int(finite.sum())
+        raise DataError(
+            f"{graph.name}: x holds {bad} value(s) that are NaN or infinite, the first at node {node}, "
+            f"feature {feature}. Replace them before training, for example with torch.nan_to_num."
+        )
+    if graph.node_ids.shape != (x.shape[0],) or graph.node_ids.dtype != torch.int64:
+        raise DataError(
+            f"{graph.name}: node_ids should be int64 of length {x.shape[0]}, one per row of x, "
+            f"got {_kind(graph.node_ids)}."
+        )
+
+
+def _check_edges(graph: "Graph") -> None:
+    edges, num_nodes = graph.edge_index, graph.x.shape[0]
+    if edges.dim() != 2 or edges.shape[0] != 2 or edges.dtype != torch.int64:
+        raise DataError(
+            f"{graph.name}: edge_index should be int64 of shape (2, edges), got {_kind(edges)}. "
+            f"Row 0 holds sources, row 1 destinations."
+        )
+    if edges.shape[1] and (int(edges.min()) < 0 or int(edges.max()) >= num_nodes):
+        wrong = ((edges < 0) | (edges >= num_nodes)).any(dim=0)
+        first = int(wrong.nonzero()[0])
+        source, destination = edges[:, first].tolist()
+        raise DataError(
+            f"{graph.name}: edge_index should hold node numbers from 0 to {num_nodes - 1}, but {int(wrong.sum())} "
+            f"edge(s) do not, the first being edge {first}: {source} -> {destination}. "
+            f"Renumber the nodes, or give x a row for each of them."
+        )
+    weight = graph.edge_weight
+    if weight is None:
+        return
+    if weight.shape != (edges.shape[1],) or not weight.is_floating_point():
+        raise DataError(
+            f"{graph.name}: edge_weight should be floating point of length {edges.shape[1]}, one per edge, "
+            f"got {_kind(weight)}."
+        )
+    if not bool(torch.isfinite(weight).all()):
+        raise DataError(f"{graph.name}: edge_weight holds NaN or infinite values. Replace or drop those edges.")
+
+
+def _check_masks(graph: "Graph") -> None:
+    num_nodes = graph.x.shape[0]
+    masks = graph.mask_of
+    for split, mask in masks.items():
+        if mask.shape != (num_nodes,) or mask.dtype != torch.bool:
+            raise DataError(
+                f"{graph.name}: {split}_mask should be bool of length {num_nodes}, one per node, got {_kind(mask)}."
+            )
+        if not bool(mask.any()):
+            what = "training" if split == "train" else {"val": "validation", "test": "test"}[split]
+            raise DataError(
+                f"{graph.name}: {split}_mask is empty: there is no {what} node. "
+                f"Choose some nodes for each of train, val and test."
+            )
+    for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
+        both = masks[one] & masks[other]
+        if bool(both.any()):
+            raise DataError(
+                f"{graph.name}: {one}_mask and {other}_mask overlap in {int(both.sum())} node(s), the first being "
+                f"node {int(both.nonzero()[0])}. A node may be in one of them only."
+            )
+
+
+def _check_labels(graph: "Graph") -> None:
+    y, num_nodes = graph.y, graph.x.shape[0]
+    if y.dim() not in (1, 2) or y.shape[0] != num_nodes:
+        raise DataError(
+            f"{graph.name}: y should have {num_nodes} rows, one per node: int64 class numbers (nodes,) or 0/1 floats "
+            f"(nodes, labels); got {_kind(y)}."
+        )
+    used = graph.train_mask | graph.val_mask | graph.test_mask
+    if y.dim() == 2:
+        labels = y[used]
+        if not y.is_floating_point() or not bool(((labels == 0) | (labels == 1)).all()):
+            raise DataError(
+                f"{graph.name}: multi-label y should be floating point and hold 0 and 1 only, got {_kind(y)}"
+                f"{'' if not y.is_floating_point() else ' with other values'}."
+            )
+        if graph.num_classes not in (0, y.shape[1]):
+            raise DataError(
+                f"{graph.name}: num_classes is {graph.num_classes}, but y has {y.shape[1]} labels per node. "
+                f"Leave num_classes out, or make them agree."
+            )
+        return
+    if y.dtype != torch.int64:
+        raise DataError(f"{graph.name}: y should be int64 class numbers, got {_kind(y)}. Convert it with y.long().")
+    highest = graph.num_classes - 1 if graph.num_classes else None
+    wrong = (y < 0) & used | (y < -1)
+    if highest is not None:
+        wrong |= y > highest
+    if bool(wrong.any()):
+        node = int(wrong.nonzero()[0])
+        bound = f"from 0 to {highest}" if highest is not None else "of 0 or more"
+        raise DataError(
+            f"{graph.name}: y should hold class numbers {bound}, but node {node} has {int(y[node])} "
+            f"({int(wrong.sum())} such node(s)). Only nodes outside all masks may have -1, for no label."
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

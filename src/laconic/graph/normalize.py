@@ -1,0 +1,59 @@
+"""The fixed operators of the linear convolutions: sum, mean and GCN's symmetric normalisation, by global degrees."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laconic.graph.adjacency import Adjacency
+from laconic.graph.operators.linear import FloatArray, LinearOperator
+
+# Shapes: N nodes, E edges
+
+
+def sum_operator(
+    adjacency: Adjacency, values: FloatArray | None = None, *, own_weight: float | None = None
+) -> LinearOperator:
+    """Returns the sum over in-neighbours, weighted by `values`; `own_weight` times the row itself is added (GIN)."""
+    diagonal = None if own_weight is None else np.full(adjacency.num_rows, own_weight)
+    return LinearOperator(adjacency, values, diagonal=diagonal)
+
+
+def mean_operator(
+    adjacency: Adjacency, values: FloatArray | None = None, *, degrees: NDArray[np.int64] | None = None
+) -> LinearOperator:
+    """Returns the mean over in-neighbours (0 where there is none).
+
+    Args:
+        degrees: global in-degrees, where the adjacency holds only a part of the edges.
+    """
+    counts = adjacency.row_degrees if degrees is None else degrees
+    return LinearOperator(adjacency, values, row_scale=1.0 / np.maximum(counts, 1))
+
+
+def gcn_operator(
+    adjacency: Adjacency, values: FloatArray | None = None, *, self_loops: bool = True, loop_weight: float = 1.0
+) -> LinearOperator:
+    """Returns D^-1/2 (A + loops) D^-1/2 of Kipf and Welling (arXiv 1609.02907), D being weighted in-degrees.
+
+    As in PyG, a node that has a loop keeps its weight, one that has none gets `loop_weight`.
+    """
+    weights = np.ones(adjacency.num_edges) if values is None else values.astype(np.float64)
+    rows = adjacency.row_of_edge
+    if self_loops:
+        is_loop = rows == adjacency.indices
+        loops = np.full(adjacency.num_rows, loop_weight)
+        loops[rows[is_loop]] = weights[is_loop]
+        weights = np.where(is_loop, 0.0, weights)
+    degrees = np.bincount(rows, weights=weights, minlength=adjacency.num_rows)
+    if self_loops:
+        degrees += loops
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = degrees**-0.5
+    scale[~np.isfinite(scale) & (degrees == 0)] = 0.0
+    return LinearOperator(
+        adjacency,
+        values,
+        row_scale=scale,
+        column_scale=scale,
+        diagonal=loops * scale**2 if self_loops else None,
+        skip_loops=self_loops,
+    )

@@ -1,0 +1,64 @@
+"""Shard: what one rank trains on. On one machine it is the whole graph; a mini-batch is a shard too."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from laconic.graph.adjacency import Adjacency
+from laconic.graph.graph import Graph
+
+# Shapes: N rows, E edges, F features
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Rows of nodes and the edges among them; owned rows are numbered first.
+
+    Args:
+        x, y, train_mask, val_mask, test_mask: as in Graph, for the rows held here.
+        edge_index: source and destination rows of each edge, int64, (2, E).
+        adjacency: the same edges in compressed rows; the kernels work on this one.
+        node_ids: number of each row in the whole graph, int64, (N,): random masks are keyed by it.
+        num_owned: how many rows this rank (or batch) answers for: the loss is over them.
+        edge_weight: weight of each edge, in the order of `edge_index`.
+    """
+
+    x: Tensor
+    y: Tensor
+    edge_index: Tensor
+    adjacency: Adjacency
+    node_ids: Tensor
+    num_owned: int
+    train_mask: Tensor
+    val_mask: Tensor
+    test_mask: Tensor
+    edge_weight: Tensor | None = None
+
+    @staticmethod
+    def whole(graph: Graph) -> "Shard":
+        """Returns the shard that holds all of `graph`."""
+        return Shard(
+            x=graph.x,
+            y=graph.y,
+            edge_index=graph.edge_index,
+            adjacency=graph.adjacency,
+            node_ids=torch.arange(graph.num_nodes),
+            num_owned=graph.num_nodes,
+            train_mask=graph.train_mask,
+            val_mask=graph.val_mask,
+            test_mask=graph.test_mask,
+            edge_weight=graph.edge_weight,
+        )
+
+    @property
+    def num_rows(self) -> int:
+        return self.x.shape[0]
+
+    @cached_property
+    def train_rows(self) -> Tensor:
+        """Numbers of the training rows."""
+        return self.train_mask.nonzero().squeeze(1)

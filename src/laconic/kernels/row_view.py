@@ -1,0 +1,36 @@
+"""A piece of a row as an array of its own, for inner loops.
+
+numba's own slices count references (an atomic instruction that all threads fight over) and check their bounds each time;
+inside a loop over edges that costs more than the work. This view does neither, so it must not outlive its array.
+
+    values = row_view(x, row, head * width, width)      # inside a kernel; x is 2-D and C-contiguous
+"""
+
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def row_view(_typing_context, array, row, start, length):
+    """Returns `array[row, start : start + length]`, unchecked and not counted; for use inside kernels."""
+    if not (isinstance(array, types.Array) and array.ndim == 2 and array.layout == "C"):
+        raise TypeError(f"row_view takes a 2-D C-contiguous array, got {array}")
+    view_type = types.Array(array.dtype, 1, "C", readonly=not array.mutable)
+    signature = view_type(array, types.intp, types.intp, types.intp)
+
+    def emit(context, builder, _signature, arguments):
+        array_value, row_value, start_value, length_value = arguments
+        whole = context.make_array(array)(context, builder, array_value)
+        row_length = cgutils.unpack_tuple(builder, whole.shape, 2)[1]
+        view = context.make_array(view_type)(context, builder)
+        offset = builder.add(builder.mul(row_value, row_length), start_value)
+        view.data = builder.gep(whole.data, [offset])
+        view.nitems = length_value
+        view.itemsize = whole.itemsize
+        view.shape = cgutils.pack_array(builder, [length_value])
+        view.strides = cgutils.pack_array(builder, [whole.itemsize])
+        view.meminfo = cgutils.get_null_value(view.meminfo.type)
+        view.parent = cgutils.get_null_value(view.parent.type)
+        return view._getvalue()
+
+    return signature, emit

@@ -1,0 +1,49 @@
+"""Sample models by name, for the command: thin builders around PyG's ready-made classes, and no more.
+
+A library user brings any PyG model instead. A new sample is one file here and one line in MODELS.
+
+    build_model(parse_model("gat(hidden=128, heads=8)"), num_features=500, num_classes=3, seed=0)
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from laconic.models.appnp import Appnp
+from laconic.models.base import ModelSpec
+from laconic.models.gat import Gat
+from laconic.models.gatv2 import Gatv2
+from laconic.models.gcn import Gcn
+from laconic.models.gin import Gin
+from laconic.models.mlp import Mlp
+from laconic.models.sage import Sage
+from laconic.models.sgc import Sgc
+from laconic.specs import parse_spec
+
+MODELS: Mapping[str, type[ModelSpec]] = {
+    "mlp": Mlp,
+    "sgc": Sgc,
+    "gcn": Gcn,
+    "sage": Sage,
+    "gin": Gin,
+    "gat": Gat,
+    "gatv2": Gatv2,
+    "appnp": Appnp,
+}
+
+
+def parse_model(text: str) -> ModelSpec:
+    """Returns the settings that a text such as "sage(hidden=256, layers=3)" names."""
+    return parse_spec(text, MODELS, family="model")
+
+
+def build_model(spec: ModelSpec, *, num_features: int, num_classes: int, seed: int) -> nn.Module:
+    """Returns the model with weights that depend on `seed` alone; the global random state is left as it was."""
+    # PyG's layers draw their weights from torch's global generator and take no other, so it is lent to them.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return spec.build(num_features, num_classes)
+
+
+__all__ = ["MODELS", "ModelSpec", "build_model", "parse_model"]

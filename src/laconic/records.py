@@ -1,0 +1,160 @@
+"""The rows that a run leaves behind, one JSON object per line: `metrics.jsonl`, and later `ledger.jsonl`.
+
+Each line says its kind and the version of the schema, so that a report can read the files of older runs. What a row
+means is in the docstring of its field; nothing here knows how a row was measured.
+
+    with RecordFile(folder / "metrics.jsonl") as metrics:
+        metrics.append(EpochRecord(epoch=1, loss=1.9, train=0.4, val=0.3, test=0.3))
+    rows = read_records(folder / "metrics.jsonl", EpochRecord)
+"""
+
+import dataclasses
+import json
+import os
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, final
+
+from laconic.errors import CheckpointError
+
+SCHEMA_VERSION = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """One finished epoch. Scores are shares from 0 to 1, exact on the whole graph; None where none were asked for."""
+
+    epoch: int
+    """Number of the epoch; the first is 1."""
+    loss: float
+    """Mean training loss over the epoch's rows, as seen while training (dropout on, weights moving)."""
+    train: float | None = None
+    """Score on the training nodes after the epoch."""
+    val: float | None = None
+    """Score on the validation nodes after the epoch."""
+    test: float | None = None
+    """Score on the test nodes after the epoch."""
+    seconds: float = 0.0
+    """Time the epoch's training steps took, waiting for batches included."""
+    evaluate_seconds: float = 0.0
+    """Time the scores took."""
+    wait_seconds: float = 0.0
+    """Time within `seconds` in which training waited for a batch."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrafficRecord:
+    """Bytes received by all ranks together in one epoch, for one purpose."""
+
+    phase: str
+    """What the bytes served: "forward", "backward", "gradients" or "evaluation"."""
+    layer: int
+    """Number of the layer that asked for them; -1 where no single layer did."""
+    operation: str
+    """The collective operation, such as "all_to_all"."""
+    num_messages: int
+    """How many times the operation was called."""
+    num_bytes: int
+    """Payload received."""
+
+
+_KINDS: dict[str, type[Any]] = {"epoch": EpochRecord, "traffic": TrafficRecord}
+Record = EpochRecord | TrafficRecord
+AnyRecord = TypeVar("AnyRecord", EpochRecord, TrafficRecord)
+
+
+def format_record(record: Record) -> str:
+    """Returns the line of one row, without its line end. Floats come back bit by bit."""
+    kind = next(kind for kind, cls in _KINDS.items() if cls is type(record))
+    return json.dumps({"kind": kind, "schema": SCHEMA_VERSION, **dataclasses.asdict(record)}, allow_nan=False)
+
+
+def parse_record(line: str) -> Record:
+    """Returns the row of one line. Raises ValueError, with the reason, for anything else."""
+    row = json.loads(line)
+    if not isinstance(row, dict) or str(row.get("kind")) not in _KINDS:
+        raise ValueError(f"it is not a row of a known kind ({', '.join(_KINDS)})")
+    if row.pop("schema", None) != SCHEMA_VERSION:
+        raise ValueError(f"its schema is not {SCHEMA_VERSION}, the one that this version of Laconic reads")
+    cls = _KINDS[str(row.pop("kind"))]
+    try:
+        record: Record = cls(**row)
+    except TypeError as error:
+        raise ValueError(f"its fields are not those of {cls.__name__}: {error}") from error
+    for name, hint in typing.get_type_hints(cls).items():
+        value = getattr(record, name)
+        # JSON from elsewhere may have a whole float written without its point; and True is no number.
+        fits = isinstance(value, hint) or (isinstance(value, int) and isinstance(0.0, hint))
+        if not fits or isinstance(value, bool):
+            raise ValueError(f"its {name} is {value!r}")
+    return record
+
+
+def read_records(path: Path, kind: type[AnyRecord]) -> list[AnyRecord]:
+    """Returns the rows of one kind.
+
+    A last line without its line end was cut while it was written, and is left out; any other bad line is an error.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace")
+    whole = text[: text.rfind("\n") + 1]
+    records = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            record = parse_record(line)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path}, line {number}, cannot be read: {error}. The file was altered or comes from another version; "
+                f"restore it, or start a new run."
+            ) from error
+        if isinstance(record, kind):
+            records.append(record)
+    return records
+
+
+def keep_epochs(path: Path, last_epoch: int) -> list[EpochRecord]:
+    """Cuts a metrics file back to rows up to `last_epoch` and returns them: a resumed run writes on from there."""
+    kept = [record for record in read_records(path, EpochRecord) if record.epoch <= last_epoch] if path.exists() else []
+    write_records(path, kept)
+    return kept
+
+
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    """Replaces the file at `path`, all at once."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(format_record(record) + "\n" for record in records)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+@final
+class RecordFile:
+    """A file that rows are added to, each handed to the operating system at once: they outlive a crash of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def append(self, record: Record) -> None:
+        self._file.write(format_record(record) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Waits until every row is on the disk; a checkpoint that counts on them is written after this."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "RecordFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,22 @@
+"""How ranks learn one model together: one file per strategy, one line each in STRATEGIES.
+
+strategy = parse_strategy("single")
+"""
+
+from collections.abc import Mapping
+
+from laconic.specs import parse_spec
+from laconic.strategies.base import Strategy
+from laconic.strategies.single import Single
+
+STRATEGIES: Mapping[str, type[Strategy]] = {
+    "single": Single,
+}
+
+
+def parse_strategy(text: str) -> Strategy:
+    """Returns the strategy that a text such as "single" names."""
+    return parse_spec(text, STRATEGIES, family="strategy")
+
+
+__all__ = ["STRATEGIES", "Strategy", "parse_strategy"]

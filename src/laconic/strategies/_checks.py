@@ -1,0 +1,110 @@
+"""What no strategy can train, refused by name: better a sentence now than a wrong result or a traceback later."""
+
+import inspect
+from typing import NoReturn
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch_geometric.nn import MessagePassing
+
+from laconic.errors import UnsupportedModelError
+from laconic.graph import Shard
+
+# By name, because some of these need packages that are not there, and others moved between versions of PyG.
+_HETEROGENEOUS = frozenset(
+    {
+        "HeteroConv",
+        "HGTConv",
+        "HANConv",
+        "HEATConv",
+        "RGCNConv",
+        "FastRGCNConv",
+        "RGATConv",
+        "HeteroLinear",
+        "HeteroDictLinear",
+        "ToHeteroModule",
+        "ToHeteroMessagePassing",
+    }
+)
+_WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"})
+_FOREIGN_ARGUMENTS = frozenset({"x_dict", "edge_index_dict", "edge_type", "edge_label_index", "pos"})
+
+
+def check_plain_model(model: nn.Module, shard: Shard) -> None:
+    """Raises UnsupportedModelError unless `model` is a plain module for the nodes and edges of one kind of `shard`."""
+    _check_kind(model)
+    _check_arguments(model)
+    for name, module in model.named_modules():
+        _check_part(name or "the model", module)
+    _check_parameters(model, shard)
+
+
+def _check_kind(model: nn.Module) -> None:
+    kind = type(model).__name__
+    if not isinstance(model, nn.Module):
+        _refuse(f"The model should be a torch.nn.Module; got {kind}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        _refuse(f"{kind} is TorchScript, whose layers cannot be reached. Give the model as it was before torch.jit.")
+    if kind in _WRAPPERS:
+        _refuse(f"The model is wrapped in {kind}, which hides its layers. Give the model inside it.")
+    if isinstance(model, torch.fx.GraphModule):
+        _refuse(
+            f"{kind} was made by torch.fx (to_hetero does this), whose calls are fixed. Heterogeneous graphs are not "
+            f"supported yet; give the homogeneous model itself."
+        )
+
+
+def _check_arguments(model: nn.Module) -> None:
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    named = [p.name for p in parameters[:2]] + [p.name for p in parameters[2:] if p.default is p.empty]
+    foreign = sorted(_FOREIGN_ARGUMENTS.intersection(named))
+    if foreign:
+        _refuse(
+            f"{type(model).__name__}.forward asks for {', '.join(foreign)}. Laconic trains models for node "
+            f"classification that are called as model(x, edge_index); heterogeneous graphs, positions and link tasks "
+            f"are not supported yet."
+        )
+    try:
+        inspect.signature(model.forward).bind(None, None)
+    except TypeError as error:
+        _refuse(f"{type(model).__name__} cannot be called as model(x, edge_index): {error}. Wrap it in one that can.")
+
+
+def _check_part(name: str, module: nn.Module) -> None:
+    kind = type(module).__name__
+    if kind in _HETEROGENEOUS:
+        _refuse(
+            f"{name} is a {kind}, for edges or nodes of several kinds; heterogeneous graphs are not supported yet. "
+            f"Use a convolution for one kind, such as SAGEConv or GATConv."
+        )
+    if not isinstance(module, MessagePassing):
+        return
+    required = [p.name for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
+    if "edge_attr" in required or "pseudo" in required or getattr(module, "edge_dim", None) is not None:
+        _refuse(
+            f"{name} is a {kind} with edge features, which a graph here does not have yet. "
+            f"Leave edge_dim out, or use a convolution without edge features."
+        )
+    if "edge_type" in required:
+        _refuse(f"{name} is a {kind} for edges of several kinds; heterogeneous graphs are not supported yet.")
+
+
+def _check_parameters(model: nn.Module, shard: Shard) -> None:
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trained:
+        _refuse(f"{type(model).__name__} has no parameter that requires a gradient, so there is nothing to train.")
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            _refuse(f"Parameter {name} has no shape yet (in_channels=-1). Call the model once, or give the width.")
+        if parameter.is_floating_point() and parameter.dtype != shard.x.dtype:
+            _refuse(
+                f"Parameter {name} is {parameter.dtype}, but the features are {shard.x.dtype}. "
+                f"Convert the model with model.to({shard.x.dtype})."
+            )
+        if parameter.device != shard.x.device:
+            _refuse(f"Parameter {name} is on {parameter.device}, but the features are on {shard.x.device}.")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UnsupportedModelError(message)

@@ -1,0 +1,123 @@
+"""What the steps of an epoch train on: the whole graph at once, or mini-batches of sampled neighbours.
+
+Both give Batches in an order that depends on (seed, epoch) alone, so a run can go on in the middle of an epoch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from laconic.errors import ConfigError
+from laconic.graph import Graph, Shard
+from laconic.graph.sampling import NeighbourSampler, epoch_batches
+from laconic.trainer.config import Config
+
+DEFAULT_FANOUT = 10
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What one step trains on.
+
+    Args:
+        shard: the rows and edges the model is called with.
+        rows: those of its rows that the loss is over.
+        wait_seconds: how long training waited for it.
+    """
+
+    shard: Shard
+    rows: Tensor | slice
+    num_rows: int
+    wait_seconds: float = 0.0
+
+    @property
+    def y(self) -> Tensor:
+        return self.shard.y[self.rows]
+
+
+class Batches(ABC):
+    """The batches of every epoch."""
+
+    num_steps: int
+    """Steps per epoch."""
+
+    @abstractmethod
+    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+        """Yields the batches of `epoch`, without the first `start_step` of them. Close it if it is left early."""
+
+
+@final
+class WholeGraph(Batches):
+    """One step per epoch, over every training row."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.num_steps = 1
+        self._batch = Batch(shard, shard.train_rows, len(shard.train_rows))
+
+    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+        yield self._batch
+
+
+@final
+class MiniBatches(Batches):
+    """Training nodes in a new order each epoch, `batch_size` at a time, with sampled neighbours.
+
+    Args:
+        graph: where to draw from.
+        batch_size, fanouts, seed: as in TrainingConfig.
+        num_workers: threads that draw ahead of training.
+    """
+
+    def __init__(
+        self, graph: Graph, *, batch_size: int, fanouts: tuple[int, ...], seed: int, num_workers: int = 1
+    ) -> None:
+        self._rows = graph.train_mask.nonzero().squeeze(1)
+        self._sampler = NeighbourSampler(graph, fanouts, seed=seed)
+        self._batch_size = batch_size
+        self._num_workers = num_workers
+        self.num_steps = -(-len(self._rows) // batch_size)
+
+    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+        drawn = epoch_batches(
+            self._sampler,
+            self._rows,
+            batch_size=self._batch_size,
+            epoch=epoch,
+            start_step=start_step,
+            num_workers=self._num_workers,
+        )
+        waited = 0.0
+        for shard in drawn:
+            waited, before = drawn.wait_seconds, waited
+            yield Batch(shard, slice(0, shard.num_owned), shard.num_owned, waited - before)
+
+
+def choose_batches(config: Config, graph: Graph, shard: Shard, *, is_own_model: bool) -> Batches:
+    """Returns the batches that the configuration asks for."""
+    training = config.training
+    if not training.batch_size:
+        return WholeGraph(shard)
+    fanouts = training.fanouts
+    if not fanouts:
+        if is_own_model:
+            raise ConfigError(
+                "training.batch_size is set, but how many hops a model of your own looks is not known. Set "
+                "training.fanouts to one number per convolution, such as [10, 10]."
+            )
+        fanouts = (DEFAULT_FANOUT,) * config.model.num_hops
+    elif not is_own_model and len(fanouts) != config.model.num_hops:
+        raise ConfigError(
+            f"training.fanouts should have one number per hop of the model, {config.model.num_hops}; got "
+            f"{list(fanouts)}."
+        )
+    return MiniBatches(
+        graph,
+        batch_size=training.batch_size,
+        fanouts=fanouts,
+        seed=training.seed,
+        num_workers=config.run.batch_workers,
+    )

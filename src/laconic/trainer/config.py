@@ -1,0 +1,116 @@
+"""The settings of a run, by section. Each field is followed by its own explanation.
+
+Settings come from, each over the one before: the defaults here, a TOML file (`--config`), the command's flags, and
+`--set section.key=value`. What came out of it is saved as `config.json` in the run folder. Reading and merging is in
+`config_file.py`; this file knows only what a sound configuration is.
+
+    Config(data=DataConfig(source="cora"), model=parse_model("gcn(hidden=16)"))
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from laconic.errors import ConfigError
+from laconic.models import ModelSpec
+from laconic.models.gcn import Gcn
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """The graph."""
+
+    source: str = "sbm"
+    """A built-in graph or a spec of one ("sbm(nodes=5000)"), a file or folder of data, or a store."""
+    normalize_features: Literal["auto", "rows", "none"] = "auto"
+    """rows: divide each node's features by their sum. auto: rows for bags of words (no value below 0, nearly all 0)."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """How the model learns. Every field here changes the result."""
+
+    strategy: str = "single"
+    """How ranks learn together."""
+    epochs: int = 200
+    """Passes over the training nodes. The only field here that a resumed run may change: it may grow."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """The rule that turns gradients into steps."""
+    lr: float = 0.01
+    """Learning rate: larger learns faster, and diverges sooner."""
+    weight_decay: float = 5e-4
+    """Pull of every weight towards 0: larger fits the training nodes less closely."""
+    momentum: float = 0.9
+    """Share of the last step that sgd repeats; the other optimizers do not use it."""
+    batch_size: int = 0
+    """Training nodes per step; 0 trains on the whole graph at once, one step per epoch."""
+    fanouts: tuple[int, ...] = ()
+    """Neighbours drawn per node and hop in a mini-batch, outermost last; empty draws 10 at each hop of the model."""
+    metric: Literal["auto", "accuracy", "micro_f1", "roc_auc"] = "auto"
+    """The score. auto: accuracy for one class per node, micro_f1 for several labels."""
+    evaluate_every: int = 1
+    """Epochs between scores; the last epoch always has one."""
+    patience: int = 0
+    """Epochs without a better validation score after which training stops; 0 never stops early."""
+    seed: int = 0
+    """Decides first weights, dropout, batches and samples; the same seed gives the same run."""
+
+    def __post_init__(self) -> None:
+        _check_at_least("training.epochs", self.epochs, 1)
+        _check_at_least("training.batch_size", self.batch_size, 0)
+        _check_at_least("training.evaluate_every", self.evaluate_every, 1)
+        _check_at_least("training.patience", self.patience, 0)
+        _check_at_least("training.seed", self.seed, 0)
+        for fanout in self.fanouts:
+            _check_at_least("training.fanouts", fanout, 1)
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ConfigError(f"training.lr should be above 0, such as 0.01; got {self.lr}.")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ConfigError(f"training.weight_decay should be 0 or more; got {self.weight_decay}.")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"training.momentum should be at least 0 and below 1; got {self.momentum}.")
+        if self.fanouts and not self.batch_size:
+            raise ConfigError(
+                f"training.fanouts is {list(self.fanouts)}, but training.batch_size is 0: the whole graph is trained "
+                f"on at once and nothing is drawn. Set training.batch_size, or leave fanouts out."
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """How the run is carried out. No field here changes the result, up to rounding when `threads` differs."""
+
+    folder: str = ""
+    """The run folder; empty makes runs/<graph>-<model>-<number>."""
+    threads: int = 0
+    """Threads for torch and the kernels; 0 leaves torch's choice."""
+    batch_workers: int = 1
+    """Threads that draw mini-batches ahead of training."""
+    checkpoint_every: int = 10
+    """Epochs between checkpoints: what a crash may cost. The end and an interrupt always leave one."""
+    tensorboard: bool = True
+    """Whether to write TensorBoard events too."""
+
+    def __post_init__(self) -> None:
+        _check_at_least("run.threads", self.threads, 0)
+        _check_at_least("run.batch_workers", self.batch_workers, 1)
+        _check_at_least("run.checkpoint_every", self.checkpoint_every, 1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelSpec = field(default_factory=Gcn)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} should be {least} or more; got {value}.")

@@ -1,0 +1,134 @@
+"""From TOML, flags and `--set` to one Config, and back to the JSON that a run folder keeps.
+
+A layer is a nested dict of some settings, such as {"training": {"lr": 0.05}}; later layers win. The `model` section
+holds the model's name and that model's own fields, so a layer that names another model replaces the whole section.
+
+    config = resolve([read_layer(Path("cora.toml")), parse_override("training.lr=0.05")])
+"""
+
+import dataclasses
+import json
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from laconic.errors import ConfigError
+from laconic.models import MODELS, ModelSpec
+from laconic.specs import split_spec, unknown_name
+from laconic.trainer.config import Config, DataConfig, RunConfig, TrainingConfig
+
+Layer = Mapping[str, Mapping[str, Any]]
+
+_SECTIONS: dict[str, type[Any]] = {"data": DataConfig, "model": ModelSpec, "training": TrainingConfig, "run": RunConfig}
+_DEFAULT_MODEL = "gcn"
+
+
+def resolve(layers: Iterable[Layer]) -> Config:
+    """Returns the configuration that the layers give, later ones over earlier ones."""
+    merged: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    for layer in layers:
+        for section, values in layer.items():
+            if section not in _SECTIONS:
+                raise ConfigError(unknown_name(section, _SECTIONS, family="section of the configuration"))
+            if not isinstance(values, Mapping):
+                raise ConfigError(f"{section} should be a section with settings of its own; got {values!r}.")
+            names_another = section == "model" and "name" in values
+            if names_another and values["name"] != merged["model"].get("name", _DEFAULT_MODEL):
+                merged["model"] = {}
+            merged[section].update(values)
+    model = dict(merged.pop("model"))
+    name = str(model.pop("name", _DEFAULT_MODEL))
+    if name not in MODELS:
+        raise ConfigError(unknown_name(name, MODELS, family="model"))
+    sections = {section: _build(_SECTIONS[section], values, section) for section, values in merged.items()}
+    return Config(model=_build(MODELS[name], model, "model"), **sections)
+
+
+def read_layer(path: Path) -> Layer:
+    """Returns the settings of a TOML file, or of the config.json of another run."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration file {path} cannot be read: {error}.") from error
+    try:
+        layer = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise ConfigError(f"The configuration file {path} is not sound {kind}: {error}.") from error
+    if not isinstance(layer, dict):
+        raise ConfigError(f"The configuration file {path} should hold sections ({', '.join(_SECTIONS)}).")
+    return layer
+
+
+def parse_override(text: str) -> Layer:
+    """Returns the layer of one "section.key=value"; the value is written as in TOML, quotes around a word may go."""
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise ConfigError(f"--set should be section.key=value, such as training.lr=0.05; got {text!r}.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return {section: {key: parsed}}
+
+
+def model_layer(spec: str) -> Layer:
+    """Returns the layer of a model spec such as "sage(hidden=256)"."""
+    name, arguments = split_spec(spec, family="model")
+    return {"model": {"name": name, **arguments}}
+
+
+def as_layer(config: Config) -> dict[str, dict[str, Any]]:
+    """Returns every setting, as JSON can write it; `resolve([as_layer(config)])` gives an equal configuration."""
+    sections = {section: dataclasses.asdict(getattr(config, section)) for section in _SECTIONS}
+    sections["model"] = {"name": model_name(config), **sections["model"]}
+    return typing.cast(dict[str, dict[str, Any]], json.loads(json.dumps(sections)))
+
+
+def model_name(config: Config) -> str:
+    """Returns the name of the configured model."""
+    return next(name for name, kind in MODELS.items() if kind is type(config.model))
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Returns, for each setting that decides the result and differs, a text such as "training.lr: 0.01 -> 0.05"."""
+    before, after = as_layer(old), as_layer(new)
+    found = []
+    for section in ("data", "model", "training"):
+        for key in {**before[section], **after[section]}:
+            one, other = before[section].get(key), after[section].get(key)
+            if one != other and (section, key) != ("training", "epochs"):
+                found.append(f"{section}.{key}: {one} -> {other}")
+    return found
+
+
+def _build(cls: type[Any], values: Mapping[str, Any], section: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    fields = [field.name for field in dataclasses.fields(cls)]
+    for key in values:
+        if key not in fields:
+            raise ConfigError(unknown_name(key, fields, family=f"setting in section {section}"))
+    return cls(**{key: _coerce(value, hints[key], f"{section}.{key}") for key, value in values.items()})
+
+
+def _coerce(value: Any, hint: Any, name: str) -> Any:
+    """Returns `value` as the field's type, or raises ConfigError saying which values it takes."""
+    if typing.get_origin(hint) is typing.Literal:
+        choices = typing.get_args(hint)
+        if value in choices:
+            return value
+        raise ConfigError(unknown_name(str(value), choices, family=f"value of {name}"))
+    if typing.get_origin(hint) is tuple:
+        item = typing.get_args(hint)[0]
+        if isinstance(value, list | tuple):
+            return tuple(_coerce(entry, item, name) for entry in value)
+        raise ConfigError(f"{name} should be a list, such as [10, 5]; got {value!r}.")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise ConfigError(f"{name} should be {words[hint]}; got {value!r}.")
+    return value

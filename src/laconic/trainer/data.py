@@ -1,0 +1,65 @@
+"""The graph of a run: loaded from wherever it is, its features ready for a model."""
+
+import dataclasses
+import logging
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from laconic.datasets import load
+from laconic.graph import Graph
+from laconic.store import open_store
+
+logger = logging.getLogger(__name__)
+
+# Shapes: N nodes, F features
+
+
+def load_graph(source: str) -> Graph:
+    """Returns the graph that `source` names: a store folder, or anything that `laconic.datasets.load` knows."""
+    if (Path(source) / "manifest.json").is_file():
+        return open_store(Path(source)).to_graph()
+    return load(source)
+
+
+def absolute_source(source: str) -> str:
+    """Returns `source` such that it means the same from any folder: a path that exists is made absolute."""
+    return str(Path(source).resolve()) if Path(source).exists() else source
+
+
+def prepare_features(graph: Graph, mode: str) -> tuple[Graph, Literal["rows", "none"]]:
+    """Returns the graph with float features, normalised as asked, and what was done; see `data.normalize_features`."""
+    x_NF = graph.x if graph.x.dtype in (torch.float32, torch.float64) else graph.x.float()
+    done: Literal["rows", "none"] = "rows" if mode == "rows" or (mode == "auto" and is_bag_of_words(x_NF)) else "none"
+    if done == "rows":
+        if mode == "auto":
+            logger.info(
+                "The features look like bags of words: each row is divided by its sum. "
+                "data.normalize_features=none leaves them as they are."
+            )
+        # A node without a word keeps its row of zeros.
+        sums = x_NF.sum(dim=1, keepdim=True)
+        x_NF = x_NF / torch.where(sums == 0, torch.ones_like(sums), sums)
+    return (graph if x_NF is graph.x else dataclasses.replace(graph, x=x_NF)), done
+
+
+def is_bag_of_words(x_NF: torch.Tensor) -> bool:
+    """Whether features look like word counts or word weights: none negative, at least half of them 0."""
+    return float(x_NF.min()) >= 0 and 2 * int(torch.count_nonzero(x_NF)) <= x_NF.numel()
+
+
+def describe_graph(graph: Graph) -> dict[str, Any]:
+    """Returns what a continued run compares, to notice that the data is not the same any more."""
+    checksum = 0
+    for tensor in (graph.edge_index, graph.y, graph.train_mask, graph.val_mask, graph.test_mask):
+        checksum = zlib.crc32(tensor.contiguous().numpy().data, checksum)
+    return {
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": graph.num_features,
+        "num_classes": graph.num_classes,
+        "is_multilabel": graph.is_multilabel,
+        "checksum": checksum,
+    }

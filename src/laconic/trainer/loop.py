@@ -1,0 +1,114 @@
+"""The story of a run. Read it top to bottom: epochs of steps, a score, a row, now and then a checkpoint.
+
+It knows neither files nor flags, nor how ranks share the work: those are the members of `Run`.
+"""
+
+import time
+from typing import Literal, NoReturn
+
+import torch
+
+from laconic.errors import DivergedError
+from laconic.trainer.batches import Batch
+from laconic.trainer.forward import run_model
+from laconic.trainer.objective import objective
+from laconic.trainer.run import Run
+
+Ending = Literal["finished", "stopped early", "interrupted"]
+
+
+def train(run: Run) -> Ending:
+    """Trains until the last epoch, until nothing gets better, or until it is interrupted, and says which."""
+    config = run.config.training
+    run.model.train()
+    try:
+        while run.state.epoch < config.epochs:
+            if run.state.is_exhausted(config.patience):
+                return "stopped early"
+            if not train_epoch(run):
+                check_weights(run)
+                run.save()
+                return "interrupted"
+            close_epoch(run)
+            # Asked once: a signal between two questions would end the run without its checkpoint.
+            is_interrupted = run.interrupts.signal is not None
+            if is_interrupted or is_checkpoint_due(run):
+                run.save()
+            if is_interrupted and run.state.epoch < config.epochs:
+                return "interrupted"
+    except DivergedError as error:
+        explain_divergence(run, error)
+    return "finished"
+
+
+def train_epoch(run: Run) -> bool:
+    """Trains the steps of an epoch that are still to do; returns whether it came to the end of it."""
+    state, epoch = run.state, run.state.epoch + 1
+    run.members.strategy.start_epoch(epoch, state.step)
+    batches = run.members.batches.of_epoch(epoch, start_step=state.step)
+    try:
+        since = time.perf_counter()
+        for batch in batches:
+            loss = train_step(run, batch)
+            now = time.perf_counter()
+            state.count_step(loss, num_rows=batch.num_rows, seconds=now - since, wait_seconds=batch.wait_seconds)
+            since = now
+            if run.interrupts.signal is not None and state.step < run.members.batches.num_steps:
+                return False
+    finally:
+        batches.close()
+    return True
+
+
+def train_step(run: Run, batch: Batch) -> float:
+    """Takes one step of the optimizer and returns the loss before it."""
+    if batch.shard is run.members.attachment.shard:
+        logits = run_model(run.model, batch.shard)
+    else:
+        with run.members.attachment.using(batch.shard):
+            logits = run_model(run.model, batch.shard)
+    loss = objective(logits[batch.rows], batch.y, batch.num_rows)
+    run.members.optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    run.members.strategy.combine_gradients(run.model)
+    # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
+    value = loss.item()
+    if not abs(value) < float("inf"):
+        raise DivergedError(f"The loss became {value}.")
+    run.members.optimizer.step()
+    return value
+
+
+def close_epoch(run: Run) -> None:
+    """Scores the model where a score is due, and records the epoch."""
+    check_weights(run)
+    config, epoch = run.config.training, run.state.epoch + 1
+    is_due = epoch % config.evaluate_every == 0 or epoch == config.epochs
+    since = time.perf_counter()
+    scores = run.members.evaluation(run.model) if is_due else {}
+    record = run.state.close_epoch(scores, time.perf_counter() - since)
+    if run.state.is_better(record):
+        run.keep_as_best(record)
+    run.outputs.tell(record, run.members.evaluation.metric)
+
+
+def check_weights(run: Run) -> None:
+    """Raises DivergedError rather than let a spoilt model be scored or saved."""
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in run.model.parameters()):
+        raise DivergedError("A weight became infinite or NaN.")
+
+
+def is_checkpoint_due(run: Run) -> bool:
+    """Whether this epoch is one of every few, or the last one."""
+    config, epoch = run.config, run.state.epoch
+    is_last = epoch == config.training.epochs or run.state.is_exhausted(config.training.patience)
+    return epoch % config.run.checkpoint_every == 0 or is_last
+
+
+def explain_divergence(run: Run, error: DivergedError) -> NoReturn:
+    """Keeps the best model seen, and says when it happened and what may help."""
+    run.save_best()
+    raise DivergedError(
+        f"{error} This happened in epoch {run.state.epoch + 1}, with lr={run.config.training.lr}. Lower training.lr, "
+        f"or normalise the features. {run.outputs.checkpoints.describe()}"
+    ) from error

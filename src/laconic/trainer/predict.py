@@ -1,0 +1,145 @@
+"""Predictions of a trained run for every node, under the ids that the nodes had in their data.
+
+predictions = predict(Path("runs/cora-gcn-001"))
+write_predictions(predictions, Path("predictions.npz"))
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from laconic.errors import ConfigError, DataError
+from laconic.graph import Graph, Shard
+from laconic.models import build_model
+from laconic.strategies import parse_strategy
+from laconic.trainer.atomic import write_file
+from laconic.trainer.checkpoint import Checkpoints, Which
+from laconic.trainer.data import load_graph, prepare_features
+from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
+from laconic.trainer.run_folder import RunFolder
+from laconic.trainer.snapshot import Snapshot, load_model
+from laconic.trainer.start import using_threads
+
+# Shapes: N nodes, C classes or labels
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says of every node.
+
+    Args:
+        node_ids: the nodes' ids in their data, (N,).
+        classes: the likeliest class (N,), or 0 and 1 for each label (N, C).
+        probabilities: of each class or label, float32, (N, C).
+        epoch: the epoch that the model's weights are of.
+    """
+
+    node_ids: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+    epoch: int
+
+    @property
+    def is_multilabel(self) -> bool:
+        return self.classes.ndim == 2
+
+
+def predict(
+    path: Path,
+    *,
+    source: str | None = None,
+    which: Which = "best",
+    graph: Graph | None = None,
+    model: nn.Module | None = None,
+) -> Predictions:
+    """Returns the predictions of the run in folder `path`, exact on the whole graph.
+
+    Args:
+        source: another graph than the run's own, with the same features and classes.
+        which: the checkpoint: "best" or "last".
+        graph, model: as in `start`, for a run of a library user.
+    """
+    config = RunFolder.open(path).config()
+    checkpoints = Checkpoints(path / "checkpoints")
+    snapshot = checkpoints.load(which)
+    graph = load_graph(source or config.data.source) if graph is None else graph
+    _check_fits(graph, snapshot, path)
+    # As in training, whatever the features of this graph look like.
+    graph, _ = prepare_features(graph, snapshot.notes["inputs"]["normalize_features"])
+    shard = Shard.whole(graph)
+    if model is None:
+        num_classes = snapshot.notes["inputs"]["num_classes"]
+        model = build_model(config.model, num_features=graph.num_features, num_classes=num_classes, seed=0)
+    load_model(model, snapshot, checkpoints.folder / snapshot.name)
+    strategy = parse_strategy(config.training.strategy)
+    strategy.check(model, shard)
+    with using_threads(config.run.threads):
+        logits_NC = whole_graph_logits(strategy.attach(model, shard, seed=config.training.seed).model, shard)
+    return Predictions(
+        node_ids=graph.node_ids.numpy(),
+        classes=predicted(logits_NC, is_multilabel=graph.is_multilabel).numpy(),
+        probabilities=probabilities(logits_NC, is_multilabel=graph.is_multilabel).float().numpy(),
+        epoch=snapshot.epoch,
+    )
+
+
+def check_output(path: Path) -> None:
+    """Raises ConfigError unless predictions can be written to `path`; asked before the work, not after."""
+    if path.suffix not in (".npz", ".csv"):
+        raise ConfigError(f"Predictions are written as .npz or .csv; got {path}. Choose one with --out.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"The folder {path.parent} does not exist. Make it, or choose another --out.")
+
+
+def write_predictions(predictions: Predictions, path: Path) -> None:
+    """Writes predictions, replacing the file at `path` all at once.
+
+    .npz: arrays node_ids, classes and probabilities. .csv: a row per node: its id, class and that class's probability,
+    or its id and a column of 0 and 1 per label.
+    """
+    check_output(path)
+    write = _write_npz if path.suffix == ".npz" else _write_csv
+    write_file(path, lambda temporary: write(predictions, temporary))
+
+
+def _write_npz(predictions: Predictions, path: Path) -> None:
+    np.savez_compressed(
+        path,
+        node_ids=predictions.node_ids,
+        classes=predictions.classes,
+        probabilities=predictions.probabilities,
+    )
+
+
+def _write_csv(predictions: Predictions, path: Path) -> None:
+    ids = predictions.node_ids.tolist()
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if predictions.is_multilabel:
+            writer.writerow(["node_id", *(f"label_{number}" for number in range(predictions.classes.shape[1]))])
+            writer.writerows([node, *labels] for node, labels in zip(ids, predictions.classes.tolist(), strict=True))
+            return
+        chosen = np.take_along_axis(predictions.probabilities, predictions.classes[:, None], axis=1)[:, 0]
+        writer.writerow(["node_id", "class", "probability"])
+        rows = zip(ids, predictions.classes.tolist(), chosen.tolist(), strict=True)
+        writer.writerows([node, number, f"{probability:.6f}"] for node, number, probability in rows)
+
+
+def _check_fits(graph: Graph, snapshot: Snapshot, path: Path) -> None:
+    inputs = snapshot.notes.get("inputs", {})
+    for what, got in (("num_features", graph.num_features), ("is_multilabel", graph.is_multilabel)):
+        if inputs.get(what) != got:
+            raise DataError(
+                f"{graph.name}: {what} is {got}, but {path} was trained with {inputs.get(what)}. "
+                f"Predict for a graph with the same kind of features and labels."
+            )
+    if graph.num_classes > inputs["num_classes"]:
+        raise DataError(
+            f"{graph.name}: it has {graph.num_classes} classes, but {path} was trained with {inputs['num_classes']}."
+        )

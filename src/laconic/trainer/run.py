@@ -1,0 +1,100 @@
+"""Run: a run under way, how it is saved, and how it is taken up again."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import nn
+
+from laconic.errors import CheckpointError
+from laconic.records import EpochRecord, RecordFile
+from laconic.trainer.board import Board
+from laconic.trainer.checkpoint import Checkpoints
+from laconic.trainer.config import Config
+from laconic.trainer.interrupts import Interrupts
+from laconic.trainer.members import Members
+from laconic.trainer.progress import Display
+from laconic.trainer.snapshot import Snapshot, copy_model, copy_optimizer, load_model, load_optimizer
+from laconic.trainer.state import TrainingState
+
+
+@final
+@dataclass(frozen=True)
+class Outputs:
+    """Where a run leaves what it has to tell."""
+
+    checkpoints: Checkpoints
+    metrics: RecordFile
+    board: Board
+    display: Display
+
+    def tell(self, record: EpochRecord, metric: str) -> None:
+        """Hands the row of an epoch to everyone who keeps or shows it."""
+        self.metrics.append(record)
+        self.board.add(record, metric)
+        self.display.show(record)
+
+
+@final
+@dataclass
+class Run:
+    """A run under way. `loop.py` says in which order its members act."""
+
+    config: Config
+    members: Members
+    outputs: Outputs
+    interrupts: Interrupts
+    state: TrainingState
+    unsaved_best: Snapshot | None = None
+    """The best model so far, until a checkpoint takes it to the disk."""
+
+    @property
+    def model(self) -> nn.Module:
+        return self.members.attachment.model
+
+    def keep_as_best(self, record: EpochRecord) -> None:
+        """Remembers the model as it is now as the best one."""
+        self.state.best = record
+        self.unsaved_best = Snapshot(record.epoch, 0, copy_model(self.model), notes={"inputs": self.members.inputs})
+
+    def save(self) -> None:
+        """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
+        tensors, rest = copy_optimizer(self.members.optimizer)
+        last = Snapshot(
+            self.state.epoch,
+            self.state.step,
+            copy_model(self.model),
+            # Ours is keyed and needs no state; a user's model may draw from torch's own.
+            {**tensors, "torch_rng": torch.get_rng_state()},
+            {
+                "inputs": self.members.inputs,
+                "state": self.state.to_json(),
+                "optimizer": rest,
+                "strategy": self.members.strategy.state(),
+            },
+        )
+        # The rows first: a checkpoint may count on the epochs before it being recorded.
+        self.outputs.metrics.sync()
+        self.outputs.checkpoints.save(last=last, best=self.unsaved_best)
+        self.unsaved_best = None
+
+    def save_best(self) -> None:
+        """Writes the best model if the disk does not have it yet, and leaves the last checkpoint as it is."""
+        if self.unsaved_best is not None:
+            self.outputs.checkpoints.save(last=None, best=self.unsaved_best)
+            self.unsaved_best = None
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Puts model, optimizer, strategy and torch's random state back to where `snapshot` was taken."""
+        where = self.outputs.checkpoints.folder / snapshot.name
+        load_model(self.model, snapshot, where)
+        try:
+            tensors = dict(snapshot.training)
+            torch_rng = tensors.pop("torch_rng")
+            load_optimizer(self.members.optimizer, tensors, snapshot.notes["optimizer"])
+            self.members.strategy.load_state(snapshot.notes["strategy"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{where} cannot be continued from: {error}. It was made by another version or model; start a new run."
+            ) from error
+        torch.set_rng_state(torch_rng)

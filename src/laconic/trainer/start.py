@@ -1,0 +1,161 @@
+"""How a run begins and ends: all is built and checked before the first file is written; then `loop.py` takes over.
+
+summary = start(Config(data=DataConfig(source="cora")))
+summary = resume(Path("runs/cora-gcn-001"), [{"training": {"epochs": 400}}])
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from laconic.errors import CheckpointError, ConfigError
+from laconic.graph import Graph
+from laconic.records import RecordFile, keep_epochs
+from laconic.trainer.atomic import write_json
+from laconic.trainer.board import Board
+from laconic.trainer.checkpoint import Checkpoints
+from laconic.trainer.config import Config
+from laconic.trainer.config_file import Layer, as_layer, differences, resolve
+from laconic.trainer.data import absolute_source
+from laconic.trainer.interrupts import Interrupts
+from laconic.trainer.loop import train
+from laconic.trainer.members import Members, build_members
+from laconic.trainer.progress import Display, Silent
+from laconic.trainer.run import Outputs, Run
+from laconic.trainer.run_folder import RunFolder, check_is_free
+from laconic.trainer.snapshot import Snapshot
+from laconic.trainer.state import TrainingState
+from laconic.trainer.summary import Summary, summarise
+
+logger = logging.getLogger(__name__)
+
+
+def start(
+    config: Config, *, graph: Graph | None = None, model: nn.Module | None = None, display: Display | None = None
+) -> Summary:
+    """Carries out a new run and returns what it learned.
+
+    Args:
+        config: all settings.
+        graph: used instead of `config.data.source`.
+        model: any PyG model, used instead of `config.model`; it is trained in place.
+        display: who shows how it goes on; nobody by default.
+    """
+    if config.run.folder:
+        check_is_free(Path(config.run.folder))
+    config = _with_absolute_source(config)
+    with using_threads(config.run.threads):
+        members = build_members(config, graph, model)
+        folder = RunFolder.create(config, members.graph.name)
+        return _carry_out(config, folder, members, None, display or Silent())
+
+
+def resume(
+    path: Path,
+    layers: Sequence[Layer] = (),
+    *,
+    graph: Graph | None = None,
+    model: nn.Module | None = None,
+    display: Display | None = None,
+) -> Summary:
+    """Continues a run from its last checkpoint, as if it had never stopped.
+
+    Args:
+        path: the run folder.
+        layers: settings given anew; only `training.epochs` and the `run` section may differ from the run's own.
+        graph, model, display: as in `start`.
+    """
+    folder = RunFolder.open(path)
+    config = _continued_config(folder, layers)
+    snapshot = Checkpoints(folder.checkpoints_path).load("last")
+    if config.training.epochs < snapshot.epoch + bool(snapshot.step):
+        raise ConfigError(
+            f"{path} has already been trained for {snapshot.epoch} epochs; training.epochs is {config.training.epochs}."
+        )
+    with using_threads(config.run.threads):
+        members = build_members(config, graph, model)
+        _check_inputs(path, snapshot, members.inputs)
+        _warn_of_threads(folder.note_resumption(config))
+        kept = keep_epochs(folder.metrics_path, snapshot.epoch)
+        if len(kept) < snapshot.epoch:
+            logger.warning("%s lacks rows of epochs before %s.", folder.metrics_path, snapshot.epoch)
+        return _carry_out(config, folder, members, snapshot, display or Silent())
+
+
+@contextmanager
+def using_threads(num_threads: int) -> Iterator[None]:
+    """Inside, torch and the kernels use `num_threads` threads; 0 changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _carry_out(
+    config: Config, folder: RunFolder, members: Members, snapshot: Snapshot | None, display: Display
+) -> Summary:
+    state = TrainingState() if snapshot is None else TrainingState.from_json(dict(snapshot.notes["state"]))
+    events = folder.tensorboard_path if config.run.tensorboard else None
+    with (
+        Interrupts() as interrupts,
+        RecordFile(folder.metrics_path) as metrics,
+        Board(events, next_epoch=state.epoch + 1) as board,
+    ):
+        outputs = Outputs(Checkpoints(folder.checkpoints_path), metrics, board, display)
+        run = Run(config, members, outputs, interrupts, state)
+        if snapshot is not None:
+            run.restore(snapshot)
+        display.start(done=state.epoch, total=config.training.epochs, metric=members.evaluation.metric)
+        try:
+            ending = train(run)
+        finally:
+            display.stop()
+    summary = summarise(run, folder.path, ending)
+    write_json(folder.summary_path, summary.to_json())
+    return summary
+
+
+def _with_absolute_source(config: Config) -> Config:
+    data = dataclasses.replace(config.data, source=absolute_source(config.data.source))
+    return dataclasses.replace(config, data=data)
+
+
+def _continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
+    before = folder.config()
+    after = _with_absolute_source(resolve([as_layer(before), *layers]))
+    changed = differences(before, after)
+    if changed:
+        raise ConfigError(
+            f"A resumed run goes on with its own settings, but these differ from those of {folder.path}: "
+            f"{'; '.join(changed)}. Leave them out, or start a new run. Only training.epochs may grow."
+        )
+    return after
+
+
+def _warn_of_threads(before: int | None) -> None:
+    now = torch.get_num_threads()
+    if before not in (None, now):
+        logger.warning(
+            "The run used %s threads before and uses %s now: sums may round differently. "
+            "For the very same numbers set run.threads=%s.",
+            before,
+            now,
+            before,
+        )
+
+
+def _check_inputs(path: Path, snapshot: Snapshot, inputs: dict[str, Any]) -> None:
+    before = snapshot.notes.get("inputs", {})
+    changed = [f"{key}: {before.get(key)} -> {value}" for key, value in inputs.items() if before.get(key) != value]
+    if changed:
+        raise CheckpointError(
+            f"The graph is not the one that {path} was trained on: {'; '.join(changed)}. Restore it or start a new run."
+        )

@@ -1,0 +1,57 @@
+"""What a run learned, in a few numbers: shown at its end and kept as summary.json."""
+
+import dataclasses
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from laconic.records import EpochRecord, read_records
+from laconic.trainer.loop import Ending
+from laconic.trainer.run import Run
+from laconic.trainer.run_folder import RunFolder
+
+
+@final
+@dataclass(frozen=True)
+class Summary:
+    """The end of a run."""
+
+    folder: Path
+    """The run folder."""
+    ending: Ending
+    """Why it ended."""
+    signal: int | None
+    """Number of the signal that interrupted it."""
+    metric: str
+    """What the scores are."""
+    num_epochs: int
+    """Finished epochs."""
+    best: EpochRecord | None
+    """The epoch with the best validation score; its test score is the one to quote."""
+    num_parameters: int
+    """Trained weights of the model."""
+    seconds_per_epoch: float
+    """Median over the epochs, without their scores."""
+    wait_share: float
+    """Share of the training time spent waiting for batches."""
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"folder": str(self.folder)}
+
+
+def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
+    """Returns the summary of a run whose rows lie in `folder`."""
+    records = read_records(RunFolder(folder).metrics_path, EpochRecord)
+    seconds = sum(record.seconds for record in records)
+    return Summary(
+        folder=folder,
+        ending=ending,
+        signal=run.interrupts.signal if ending == "interrupted" else None,
+        metric=run.members.evaluation.metric,
+        num_epochs=len(records),
+        best=run.state.best,
+        num_parameters=sum(p.numel() for p in run.model.parameters() if p.requires_grad),
+        seconds_per_epoch=statistics.median(record.seconds for record in records) if records else 0.0,
+        wait_share=sum(record.wait_seconds for record in records) / seconds if seconds else 0.0,
+    )

@@ -1,0 +1,49 @@
+"""Fixtures that several test folders share."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from laconic.graph import Graph
+
+GraphMaker = Callable[..., Graph]
+
+
+def make_random_graph(
+    num_nodes: int = 60,
+    num_edges: int = 300,
+    num_features: int = 8,
+    num_classes: int = 4,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    weighted: bool = False,
+) -> Graph:
+    """A directed random graph with self-loops, duplicates and, nearly always, isolated nodes."""
+    generator = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(0, max(1, num_nodes - 3), (2, num_edges), generator=generator)
+    split = torch.randperm(num_nodes, generator=generator)
+    masks = [torch.zeros(num_nodes, dtype=torch.bool) for _ in range(3)]
+    for mask, rows in zip(masks, split.tensor_split([num_nodes // 2, 3 * num_nodes // 4]), strict=True):
+        mask[rows] = True
+    return Graph(
+        edge_index=edge_index,
+        x=torch.randn(num_nodes, num_features, generator=generator, dtype=dtype),
+        y=torch.randint(0, num_classes, (num_nodes,), generator=generator),
+        train_mask=masks[0],
+        val_mask=masks[1],
+        test_mask=masks[2],
+        edge_weight=torch.rand(num_edges, generator=generator, dtype=dtype) if weighted else None,
+        num_classes=num_classes,
+        name="random",
+    )
+
+
+@pytest.fixture
+def make_graph() -> GraphMaker:
+    return make_random_graph
+
+
+@pytest.fixture
+def small_graph() -> Graph:
+    return make_random_graph()

@@ -1,0 +1,56 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from laconic.errors import ConfigError
+from laconic.graph import Graph
+from laconic.graph.stats import PartitionStats
+from laconic.partitioners import Metis, assign_parts
+
+
+@pytest.fixture
+def two_rings() -> Graph:
+    """A ring of 60 training nodes and a ring of 60 others, joined by one edge."""
+    nodes = torch.arange(120)
+    following = torch.where(nodes < 60, (nodes + 1) % 60, 60 + (nodes + 1) % 60)
+    edge_index = torch.cat([torch.stack([nodes, following]), torch.tensor([[0], [60]])], dim=1)
+    return Graph(
+        edge_index=edge_index,
+        x=torch.ones(120, 1),
+        y=torch.zeros(120, dtype=torch.int64),
+        train_mask=nodes < 60,
+        val_mask=(nodes >= 60) & (nodes < 90),
+        test_mask=nodes >= 90,
+    )
+
+
+def test_training_nodes_weigh_more_as_alpha_grows(two_rings: Graph) -> None:
+    without = PartitionStats.of(two_rings, assign_parts(two_rings, Metis(alpha=0), 2, seed=0), 2)
+    assert without.train_balance == pytest.approx(2, abs=0.2)  # one part has all of them
+    much = PartitionStats.of(two_rings, assign_parts(two_rings, Metis(alpha=100), 2, seed=0), 2)
+    assert much.train_balance <= 1.1
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 7.0])
+@pytest.mark.parametrize("num_parts", [2, 5, 13, 70])
+def test_no_part_outweighs_the_mean_by_more_than_said(two_rings: Graph, alpha: float, num_parts: int) -> None:
+    parts = assign_parts(two_rings, Metis(alpha=alpha, imbalance=1.02), num_parts, seed=1)
+    weights = 1 + alpha * two_rings.train_mask.numpy()
+    loads = np.bincount(parts, weights, minlength=num_parts)
+    mean = weights.sum() / num_parts
+    assert loads.max() <= max(1.02 * mean, mean + weights.max() + 1) + 1e-9
+
+
+def test_isolated_nodes_even_the_parts_out(two_rings: Graph) -> None:
+    lonely = dataclasses.replace(two_rings, edge_index=two_rings.edge_index[:, :40])
+    stats = PartitionStats.of(lonely, assign_parts(lonely, Metis(alpha=0), 4, seed=0), 4)
+    assert max(stats.num_nodes) - min(stats.num_nodes) <= 1
+    assert stats.cut_share <= 0.1
+
+
+@pytest.mark.parametrize(("field", "value"), [("alpha", -1.0), ("alpha", float("nan")), ("imbalance", 1.0)])
+def test_settings_out_of_range_are_refused(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"metis: {field} should lie between"):
+        Metis(**{field: value})
