@@ -56,7 +56,9 @@ def _look(title: str, find: Callable[[], list[Finding]]) -> list[Finding]:
     try:
         return find()
     except (ImportError, OSError) as error:
-        return [Finding(title.lower(), f"cannot be read: {error}", "missing", "Mend the packages above, then try again")]
+        return [
+            Finding(title.lower(), f"cannot be read: {error}", "missing", "Mend the packages above, then try again")
+        ]
 
 
 def _table(findings: list[Finding]) -> Table:

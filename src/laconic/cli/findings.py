@@ -59,7 +59,9 @@ def find_machine() -> list[Finding]:
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    gpus = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
     findings = [
         Finding("system", f"{platform.system()} {platform.machine()}"),
         Finding("cores", f"{usable} of {os.cpu_count()}"),

@@ -1,5 +1,6 @@
 """The verb `partition`: a graph in, a store of chunks on disk out."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ def partition(
     spec = format_spec(partitioner, PARTITIONERS)
     with _working(f"Dividing {format_count(graph.num_nodes)} nodes into {parts} parts with {spec}"):
         assigned = assign_parts(graph, partitioner, parts, seed=seed)
-    with _working(f"Writing {out}") as update:
+    with _working(f"Writing {out}") as update, _ended_like_interrupted():
         write_store(
             graph,
             assigned,
@@ -73,6 +74,16 @@ def partition(
     print_store(console(), store)
     took = format_seconds(time.perf_counter() - started)
     console().print(f"Wrote {out}, {format_bytes(store.manifest.num_bytes)}, in {took}.", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _ended_like_interrupted() -> Iterator[None]:
+    """Lets SIGTERM, which would end the process on the spot, clean up as Ctrl-C does while the block runs."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -8,11 +8,19 @@ from torch import Tensor
 # Shapes: M pairs, E edges
 
 
+def sorted_unique(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the distinct keys in order; by sorting, which for millions is far faster than np.unique, which hashes."""
+    ordered = np.sort(keys)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
+
+
 def distinct_pairs(ends: NDArray[np.int64], others: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """Returns the distinct unordered pairs among (ends, others), without loops, as sorted keys low * num_nodes + high."""
+    """Returns the distinct unordered pairs (ends, others) without loops, as sorted keys low * num_nodes + high."""
     low, high = np.minimum(ends, others), np.maximum(ends, others)
     keys = low * num_nodes + high
-    return np.unique(keys[low != high])
+    return sorted_unique(keys[low != high])
 
 
 def edges_of_pairs(keys_M: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
@@ -21,9 +29,7 @@ def edges_of_pairs(keys_M: NDArray[np.int64], num_nodes: int) -> NDArray[np.int6
     return np.stack([np.concatenate([low, high]), np.concatenate([high, low])])
 
 
-def with_reverse_edges(
-    edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int
-) -> tuple[Tensor, Tensor | None]:
+def with_reverse_edges(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
     """Returns the edges with the reverse of each, duplicates merged, sorted by (source, destination).
 
     A reverse edge takes its edge's weight, unless it was given itself; of duplicates the first one's weight stays.
@@ -31,7 +37,7 @@ def with_reverse_edges(
     both = torch.cat([edge_index, edge_index.flip(0)], dim=1).numpy()
     keys = both[0] * num_nodes + both[1]
     if edge_weight is None:
-        merged = np.stack(np.divmod(np.unique(keys), num_nodes))
+        merged = np.stack(np.divmod(sorted_unique(keys), num_nodes))
         return torch.from_numpy(merged), None
     unique, first = np.unique(keys, return_index=True)
     merged = np.stack(np.divmod(unique, num_nodes))

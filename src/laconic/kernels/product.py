@@ -33,7 +33,7 @@ def _coefficient(edge, row, column, scale, values, column_scale, skip_loops):
 
 
 @parallel_kernel
-def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, diagonal, skip_loops, x, out):
+def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, diagonal, skip_loops, x, out, distance):
     """Writes the product into `out`.
 
     Args:
@@ -44,6 +44,7 @@ def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, dia
         diagonal: the coefficient of a row's own x, or empty.
         skip_loops: leave out edges from a node to itself.
         x, out: dense rows, C-contiguous.
+        distance: how many edges ahead to prefetch, PREFETCH_DISTANCE; not at all with the number of edges.
     """
     width = x.shape[1]
     num_edges = indices.shape[0]
@@ -62,7 +63,7 @@ def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, dia
             k = indptr[i]
             end = indptr[i + 1]
             while k + 4 <= end:
-                for ahead in range(k + PREFETCH_DISTANCE, min(k + PREFETCH_DISTANCE + 4, num_edges)):
+                for ahead in range(k + distance, min(k + distance + 4, num_edges)):
                     prefetch_row(x, indices[ahead], width)
                 j0, j1, j2, j3 = indices[k], indices[k + 1], indices[k + 2], indices[k + 3]
                 c0 = _coefficient(k, i, j0, scale, values, column_scale, skip_loops)
@@ -73,8 +74,8 @@ def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, dia
                     target[f] += c0 * x[j0, f] + c1 * x[j1, f] + c2 * x[j2, f] + c3 * x[j3, f]
                 k += 4
             while k < end:
-                if k + PREFETCH_DISTANCE < num_edges:
-                    prefetch_row(x, indices[k + PREFETCH_DISTANCE], width)
+                if k + distance < num_edges:
+                    prefetch_row(x, indices[k + distance], width)
                 j = indices[k]
                 c = _coefficient(k, i, j, scale, values, column_scale, skip_loops)
                 for f in range(width):

@@ -1,7 +1,8 @@
-"""Single files of a store: arrays and texts written, flushed and summed; arrays checked and mapped."""
+"""Single files of a store: arrays written and summed, checked and mapped; and the flush of all of them to disk."""
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
@@ -32,31 +33,29 @@ class _SummingFile:
 
 
 def write_array(path: Path, values: NDArray[Any] | Tensor) -> FileEntry:
-    """Writes `values` as `.npy`, flushed to disk, and returns its entry for the manifest."""
+    """Writes `values` as `.npy` and returns its entry for the manifest."""
     dtype = dtype_name(values.dtype) if isinstance(values, Tensor) else str(values.dtype)
     array = as_array(values) if isinstance(values, Tensor) else np.ascontiguousarray(values)
     with path.open("wb") as raw:
         file = _SummingFile(raw)
         np.lib.format.write_array(file, array, allow_pickle=False)
-        raw.flush()
-        os.fsync(raw.fileno())
     return FileEntry(dtype, tuple(array.shape), file.num_bytes, file.sum.hexdigest())
 
 
-def write_text(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Flushes the names in `folder` to disk, so that a rename is not seen before what it names."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Flushes a file, or the names in a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flushes all that is in `folder` to disk, so that no later rename is seen before what it names."""
+    # File systems gather flushes that wait at the same time: a thousand small files take 0.2 s, one by one 5 s.
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        list(pool.map(sync_path, [*folder.rglob("*"), folder]))
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:

@@ -16,7 +16,7 @@ Item = TypeVar("Item", bound=np.generic)
 
 @final
 class _Mapped(Generic[Item]):
-    """An array of a chunk, mapped on first use and kept; None where the store has no such file."""
+    """An array of a chunk, mapped on first use and kept; StoreError where the store has no such file."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

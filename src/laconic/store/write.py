@@ -23,7 +23,7 @@ from laconic.errors import StoreError
 from laconic.graph import Graph
 from laconic.graph.stats import PartitionStats
 from laconic.store._chunk_arrays import ChunkArrays
-from laconic.store._file import sync_folder, write_array, write_text
+from laconic.store._file import sync_path, sync_tree, write_array
 from laconic.store.layout import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -93,7 +93,7 @@ def write_store(
             partition=PartitionStats.of(graph, parts, num_parts),
             chunks=tuple(chunks),
         )
-        write_text(temporary / MANIFEST_NAME, manifest.to_json())
+        (temporary / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 
@@ -128,7 +128,6 @@ def _write_chunk(arrays: ChunkArrays, number: int, folder: Path) -> ChunkEntry:
     folder.mkdir()
     contents = arrays.of_chunk(number)
     files = {name: write_array(folder / f"{name}.npy", array) for name, array in contents.items()}
-    sync_folder(folder)
     return ChunkEntry(
         num_nodes=files["rows"].shape[0],
         num_intra_edges=files["intra_indices"].shape[0],
@@ -147,10 +146,10 @@ def _new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         yield temporary
-        sync_folder(temporary)
+        sync_tree(temporary)
         check_target(target, overwrite=overwrite)
         _replace(temporary, target, target.parent / f".{target.name}.old-{token}")
-        sync_folder(target.parent)
+        sync_path(target.parent)
     except OSError as error:
         raise StoreError(
             f"{target}: cannot write the store ({error.strerror or error}). Nothing was left behind. "

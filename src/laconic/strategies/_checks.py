@@ -27,6 +27,7 @@ _HETEROGENEOUS = frozenset(
         "ToHeteroMessagePassing",
     }
 )
+_OF_EDGE_FEATURES = frozenset({"GINEConv", "NNConv", "ECConv", "GMMConv", "SplineConv", "CFConv"})
 _WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"})
 _FOREIGN_ARGUMENTS = frozenset({"x_dict", "edge_index_dict", "edge_type", "edge_label_index", "pos"})
 
@@ -81,7 +82,7 @@ def _check_part(name: str, module: nn.Module) -> None:
     if not isinstance(module, MessagePassing):
         return
     required = [p.name for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
-    if "edge_attr" in required or "pseudo" in required or getattr(module, "edge_dim", None) is not None:
+    if kind in _OF_EDGE_FEATURES or "edge_attr" in required or getattr(module, "edge_dim", None) is not None:
         _refuse(
             f"{name} is a {kind} with edge features, which a graph here does not have yet. "
             f"Leave edge_dim out, or use a convolution without edge features."

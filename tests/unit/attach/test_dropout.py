@@ -95,23 +95,38 @@ def test_attention_dropout_in_the_kernel_equals_keyed_dropout_under_pygs_code(lo
     torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
 
 
-def test_appnp_drops_edges_without_bias_and_passes_gradients(make_graph):
-    graph = make_graph(num_nodes=12, num_edges=30, num_features=2, dtype=torch.float64)
-    shard = Shard.whole(graph)
-    conv = APPNP(K=2, alpha=0.1, dropout=HALF)
+def keyed_run(conv, shard):
     attachment = attach(conv, shard)
 
     def run(x, epoch=0):
         attachment.start_epoch(epoch)
         return conv(x, shard.edge_index)
 
-    assert torch.autograd.gradcheck(run, (shard.x.clone().requires_grad_(),))
+    return run
+
+
+def test_appnp_drops_edges_without_bias_in_one_propagation(make_graph):
+    shard = Shard.whole(make_graph(num_nodes=12, num_edges=30, num_features=2, dtype=torch.float64))
+    conv = APPNP(K=1, alpha=0.1, dropout=HALF)
+    run = keyed_run(conv, shard)
     samples = torch.stack([run(shard.x, epoch) for epoch in range(400)])
     exact = conv.eval()(shard.x, shard.edge_index)
-    # Dropped in the first propagation and again in the second, each scaled up: the mean stays. Five standard errors.
+    # Five standard errors.
     assert ((samples.mean(0) - exact).abs() < 5 * samples.std(0) / 400**0.5 + 1e-12).all()
-    dropped = run(shard.x, 7)
-    assert torch.equal(dropped, exact)  # eval mode: nothing is dropped
+    assert torch.equal(run(shard.x, 7), exact)  # eval mode: nothing is dropped
+
+
+def test_appnp_drops_from_what_the_propagation_before_has_left(make_graph):
+    graph = make_graph(num_nodes=12, num_edges=30, num_features=2, dtype=torch.float64)
+    shard = Shard.whole(graph)
+    assert torch.autograd.gradcheck(
+        keyed_run(APPNP(K=3, alpha=0.1, dropout=HALF), shard), (shard.x.clone().requires_grad_(),)
+    )
+    # With alpha = 0 and everything dropped at once nothing is left; PyG's weights are multiplied by each mask in turn.
+    ones = torch.ones_like(shard.x)
+    once = keyed_run(APPNP(K=1, alpha=0.0, dropout=0.9), shard)(ones)
+    thrice = keyed_run(APPNP(K=3, alpha=0.0, dropout=0.9), shard)(ones)
+    assert ((thrice != 0) <= (once != 0)).all()
 
 
 def test_gradients_pass_through_the_kept_elements_only(small_graph):

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.graph.adjacency import Adjacency
 from laconic.kernels.balance import balanced_rows
 from laconic.kernels.compile import use_threads
-from laconic.kernels.product import no_factor, sparse_product
+from laconic.kernels.product import PREFETCH_DISTANCE, no_factor, sparse_product
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -73,6 +73,7 @@ class LinearOperator:
             self.skip_loops,
             rows,
             out.numpy(),
+            PREFETCH_DISTANCE,
         )
         return out
 

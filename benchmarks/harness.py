@@ -1,0 +1,115 @@
+"""What all benchmarks share: contenders side by side in one run, cells that resume, a table, and the closing JSON line.
+
+A benchmark is a list of cells. Each cell gives figures; what a cell found is kept in results/<name>.partial.jsonl until
+the whole run is done, so that a run that was stopped goes on where it was. The closing line is
+{"benchmark": ..., "figures": {name: number}, "targets": {name: number}, "missed": [names]}.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure should reach: at least `bound`, or at most."""
+
+    bound: float
+    at_most: bool = False
+
+    def is_missed(self, value: float) -> bool:
+        return value > self.bound if self.at_most else value < self.bound
+
+
+@dataclass
+class Benchmark:
+    """One benchmark run: `cell` runs or recalls a cell, `finish` prints the closing line."""
+
+    name: str
+    quick: bool
+    targets: Mapping[str, Target]
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def from_command_line(name: str, description: str, targets: Mapping[bool, Mapping[str, Target]]) -> "Benchmark":
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("--quick", action="store_true", help="about a minute: at least one cell per figure")
+        parser.add_argument("--fresh", action="store_true", help="forget the cells of a run that was stopped")
+        arguments = parser.parse_args()
+        benchmark = Benchmark(name, arguments.quick, targets[arguments.quick])
+        if arguments.fresh:
+            benchmark._partial.unlink(missing_ok=True)
+        return benchmark
+
+    @property
+    def _partial(self) -> Path:
+        return RESULTS / f"{self.name}{'.quick' if self.quick else ''}.partial.jsonl"
+
+    def cell(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Returns the cell's numbers, measured now or by the run that was stopped before."""
+        if self._partial.exists():
+            for line in self._partial.read_text().splitlines():
+                row = json.loads(line)
+                if row["cell"] == name:
+                    return dict(row["numbers"])
+        numbers = measure()
+        RESULTS.mkdir(exist_ok=True)
+        with self._partial.open("a") as file:
+            file.write(json.dumps({"cell": name, "numbers": numbers}) + "\n")
+        return numbers
+
+    def finish(self) -> None:
+        """Prints what was missed and the closing line, and keeps a full run's figures in results/."""
+        missed = [name for name, target in self.targets.items() if target.is_missed(self.figures[name])]
+        closing = {
+            "benchmark": self.name,
+            "figures": {name: round(value, 4) for name, value in self.figures.items()},
+            "targets": {name: target.bound for name, target in self.targets.items()},
+            "missed": missed,
+        }
+        if not self.quick:
+            machine = {"processor": _processor(), "cores": os.cpu_count(), "load": os.getloadavg()}
+            (RESULTS / f"{self.name}.json").write_text(json.dumps({**closing, "machine": machine}, indent=2) + "\n")
+        self._partial.unlink(missing_ok=True)
+        console.print(f"[bold]{'missed: ' + ', '.join(missed) if missed else 'all targets met'}[/bold]")
+        print(json.dumps(closing))
+
+
+def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, float]:
+    """Returns the median seconds of each contender; they take turns, so that a noisy moment falls on all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(warm_up + repeats):
+        for name, run in contenders.items():
+            begin = time.perf_counter()
+            run()
+            if turn >= warm_up:
+                seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def make_table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+console = Console(width=110)

@@ -1,0 +1,175 @@
+"""Training epochs on one machine: Laconic against PyG with an edge_index and PyG with a torch CSR adjacency.
+
+    python benchmarks/single_machine.py            # about half an hour, resumes when stopped
+    python benchmarks/single_machine.py --quick    # about a minute
+
+Same weights, same losses (to 1e-5, checked in every cell), the whole step: forward, loss, backward, Adam. "No memory"
+is Laconic without remembered input aggregations, to show what they save. Memory is what an epoch adds to a process that
+holds torch and the graph, at its peak, each contender in a process of its own.
+"""
+
+import copy
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from graphs import NUM_CLASSES, NUM_FEATURES, random_graph
+from harness import Benchmark, Target, console, interleaved, make_table
+from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE
+
+from laconic.attach import LocalAggregator, attach
+from laconic.graph import Graph, Shard
+
+WIDTH = 128
+MODELS = {
+    "GCN": lambda layers: GCN(NUM_FEATURES, WIDTH, layers, NUM_CLASSES),
+    "SAGE": lambda layers: GraphSAGE(NUM_FEATURES, WIDTH, layers, NUM_CLASSES),
+    "GIN": lambda layers: GIN(NUM_FEATURES, WIDTH, layers, NUM_CLASSES),
+    "GAT": lambda layers: GAT(NUM_FEATURES, WIDTH, layers, NUM_CLASSES, heads=4),
+}
+CONTENDERS = ("edge_index", "csr", "laconic", "no memory")
+OVER_EDGE_INDEX = {"GCN": 8.0, "SAGE": 8.0, "GIN": 6.0, "GAT": 4.0}
+SIZE = {True: (20_000, 30), False: (100_000, 30)}
+REPEATS = {True: 3, False: 5}
+
+
+def targets(quick: bool) -> dict[str, Target]:
+    """Full: the worst over graphs and layers. Quick: a graph a fifth the size, whose rows partly stay in cache."""
+    easier = 0.6 if quick else 1.0
+    wanted = {f"{model} over edge_index": Target(bound * easier) for model, bound in OVER_EDGE_INDEX.items()}
+    for model in MODELS:
+        wanted[f"{model} over csr"] = Target(1.5 if not quick else 1.2)
+    for model in ("GCN", "SAGE"):
+        wanted[f"{model}-2 over csr"] = Target(1.8 if not quick else 1.2)
+    wanted["memory over edge_index"] = Target(1 / 3, at_most=True)
+    wanted["loss difference"] = Target(1e-5, at_most=True)
+    return wanted
+
+
+def csr_adjacency(graph: Graph) -> torch.Tensor:
+    ones = torch.ones(graph.num_edges)
+    size = (graph.num_nodes, graph.num_nodes)
+    return torch.sparse_coo_tensor(graph.edge_index.flip(0), ones, size).coalesce().to_sparse_csr()
+
+
+def stepper(kind: str, model: torch.nn.Module, graph: Graph, losses: dict[str, list[float]]):
+    """Returns a function that trains one epoch with contender `kind` and appends its loss."""
+    edges = graph.edge_index
+    if kind == "csr":
+        edges = csr_adjacency(graph)
+    elif kind in ("laconic", "no memory"):
+        shard = Shard.whole(graph)
+        attach(model, shard, aggregator=LocalAggregator(shard, remember_inputs=kind == "laconic"))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(graph.x, edges), graph.y)
+        loss.backward()
+        optimizer.step()
+        losses.setdefault(kind, []).append(loss.item())
+
+    return step
+
+
+def measure_epochs(graph: Graph, model_name: str, layers: int, repeats: int) -> dict[str, float]:
+    torch.manual_seed(0)
+    model = MODELS[model_name](layers)
+    losses: dict[str, list[float]] = {}
+    steps = {kind: stepper(kind, copy.deepcopy(model), graph, losses) for kind in CONTENDERS}
+    seconds = interleaved(steps, repeats)
+    # The first steps are compared: later on Adam amplifies rounding where a true gradient is zero.
+    reference = losses["edge_index"][:2]
+    difference = max(abs(ours - theirs) for ours, theirs in zip(losses["laconic"][:2], reference, strict=True))
+    return {**seconds, "loss difference": difference}
+
+
+def measure_memory(model_name: str, quick: bool) -> dict[str, float]:
+    """Peak memory that two epochs add, in bytes, each contender in its own process."""
+    peaks = {}
+    for kind in ("edge_index", "csr", "laconic"):
+        command = [sys.executable, __file__, "--memory-of", kind, model_name, "quick" if quick else "full"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks[kind] = float(json.loads(done.stdout.splitlines()[-1]))
+    return peaks
+
+
+def memory_of(kind: str, model_name: str, size: str) -> None:
+    graph = random_graph(*SIZE[size == "quick"], power_law=False)
+    step = stepper(kind, MODELS[model_name](2), graph, {})
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = _status_bytes("VmRSS")
+    for _ in range(2):
+        step()
+    print(_status_bytes("VmHWM") - before)
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def main() -> None:
+    benchmark = Benchmark.from_command_line(
+        "single_machine", __doc__.splitlines()[0], {quick: targets(quick) for quick in (True, False)}
+    )
+    quick = benchmark.quick
+    table = make_table(
+        "seconds per epoch", "graph, model-layers", *CONTENDERS, "over edge_index", "over csr", "no memory: over csr"
+    )
+    worst: dict[str, float] = {}
+
+    def note(name: str, value: float) -> None:
+        worst[name] = min(worst.get(name, value), value)
+
+    loss_difference = 0.0
+    for power_law in (False, True):
+        graph = random_graph(*SIZE[quick], power_law=power_law)
+        for model_name in MODELS:
+            for layers in (2,) if quick else (2, 3):
+                cell = f"{graph.name}, {model_name}-{layers}"
+                numbers = benchmark.cell(
+                    cell, lambda g=graph, m=model_name, k=layers: measure_epochs(g, m, k, REPEATS[quick])
+                )
+                over = {kind: numbers[kind] / numbers["laconic"] for kind in ("edge_index", "csr")}
+                note(f"{model_name} over edge_index", over["edge_index"])
+                note(f"{model_name} over csr", over["csr"])
+                if layers == 2 and model_name in ("GCN", "SAGE"):
+                    note(f"{model_name}-2 over csr", over["csr"])
+                loss_difference = max(loss_difference, numbers["loss difference"])
+                table.add_row(
+                    cell,
+                    *(f"{numbers[kind]:.3f}" for kind in CONTENDERS),
+                    *(f"{ratio:.1f}x" for ratio in over.values()),
+                    f"{numbers['csr'] / numbers['no memory']:.1f}x",
+                )
+        if quick:
+            break
+    console.print(table)
+
+    memory = make_table("memory that an epoch adds, MiB (2 layers)", "model", "edge_index", "csr", "laconic", "share")
+    shares = []
+    for model_name in MODELS if not quick else ("SAGE",):
+        peaks = benchmark.cell(f"memory {model_name}", lambda m=model_name: measure_memory(m, quick))
+        shares.append(peaks["laconic"] / peaks["edge_index"])
+        memory.add_row(model_name, *(f"{peak / 2**20:.0f}" for peak in peaks.values()), f"{shares[-1]:.2f}")
+    console.print(memory)
+
+    benchmark.figures.update(worst)
+    benchmark.figures["memory over edge_index"] = max(shares)
+    benchmark.figures["loss difference"] = loss_difference
+    benchmark.finish()
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message=".*[Ss]parse.*")
+    if sys.argv[1:2] == ["--memory-of"]:
+        memory_of(*sys.argv[2:])
+    else:
+        main()

@@ -1,0 +1,89 @@
+"""Raw arrays to the fields of a Graph. Each function refuses what it cannot take, naming the file and the field."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from laconic.errors import ConfigError, DataError
+from laconic.graph import Graph
+
+FeatureDtype = Literal["float32", "float64"]
+Normalisation = Literal["none", "row"]
+
+# Shapes: N nodes, F features, L labels
+
+
+def make_graph(where: Path | str, **fields: Any) -> Graph:
+    """Returns the Graph of `fields`; an error names the file or object `where` instead of the graph."""
+    try:
+        return Graph(**fields)
+    except DataError as error:
+        raise DataError(f"{where}: {str(error).removeprefix(fields['name'] + ': ')}") from error
+
+
+def to_edges(values: NDArray[Any], where: str) -> Tensor:
+    """Returns node numbers of any integer type as int64."""
+    if values.dtype.kind not in "iu":
+        raise DataError(f"{where} should hold node numbers, of an integer type, got {_kind(values)}.")
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+
+
+def to_weights(values: NDArray[Any], dtype: FeatureDtype, where: str) -> Tensor:
+    """Returns edge weights; one column is taken as none."""
+    if values.dtype.kind not in "fiu":
+        raise DataError(f"{where} should hold numbers, one per edge, got {_kind(values)}.")
+    flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    return torch.from_numpy(np.ascontiguousarray(flat, dtype=dtype))
+
+
+def to_features(values: NDArray[Any], dtype: FeatureDtype, normalise: Normalisation, where: str) -> Tensor:
+    """Returns features as `dtype`, each row divided by the sum of its sizes if `normalise` is "row"."""
+    if values.dtype.kind not in "fiub":
+        raise DataError(f"{where} should hold numbers, (nodes, features), got {_kind(values)}.")
+    x_NF = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
+    return normalise_rows(x_NF) if normalise == "row" else x_NF
+
+
+def normalise_rows(x_NF: Tensor) -> Tensor:
+    """Returns rows divided by the sum of their absolute values; a row of zeros stays."""
+    sums = x_NF.abs().sum(dim=-1, keepdim=True)
+    return x_NF / torch.where(sums == 0, torch.ones_like(sums), sums)
+
+
+def to_labels(values: NDArray[Any], where: str) -> Tensor:
+    """Returns class numbers (N,) as int64, or several 0/1 labels per node (N, L) as float32."""
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim == 2 and values.dtype.kind in "fiub":
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    if values.dtype.kind not in "iub":
+        raise DataError(
+            f"{where} should hold integer class numbers (nodes,), or 0 and 1 for several labels per node "
+            f"(nodes, labels), got {_kind(values)}. Values to be estimated (regression) are not supported."
+        )
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+
+
+def to_mask(values: NDArray[Any], where: str) -> Tensor:
+    """Returns a mask; nothing but bool is taken, since a list of node numbers would pass for one."""
+    if values.dtype != np.bool_:
+        raise DataError(f"{where} should be bool, one per node, got {_kind(values)}.")
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def check_options(dtype: str, normalise_features: str) -> None:
+    """Raises ConfigError unless both options are among their choices."""
+    for option, value, choices in (
+        ("dtype", dtype, ("float32", "float64")),
+        ("normalise_features", normalise_features, ("none", "row")),
+    ):
+        if value not in choices:
+            raise ConfigError(f"{option} is one of {', '.join(choices)}; got {value!r}.")
+
+
+def _kind(values: NDArray[Any]) -> str:
+    return f"{values.dtype} of shape {values.shape}"

@@ -1,0 +1,74 @@
+import dataclasses
+
+import pytest
+import torch
+
+from laconic.trainer.data import absolute_source, describe_graph, is_bag_of_words, prepare_features
+
+
+@pytest.fixture
+def words(small_graph):
+    generator = torch.Generator().manual_seed(3)
+    counts = torch.randint(1, 5, (60, 8), generator=generator) * (torch.rand(60, 8, generator=generator) < 0.2)
+    counts[5] = 0
+    return dataclasses.replace(small_graph, x=counts.float())
+
+
+def test_normalised_rows_sum_to_one_and_empty_rows_stay_empty(words):
+    graph, done = prepare_features(words, "rows")
+    is_empty = words.x.sum(dim=1) == 0
+    assert done == "rows"
+    assert bool(is_empty[5])
+    assert graph.x[is_empty].abs().sum() == 0
+    torch.testing.assert_close(graph.x[~is_empty].sum(dim=1), torch.ones(int((~is_empty).sum())))
+    assert torch.equal(graph.x[~is_empty].argmax(dim=1), words.x[~is_empty].argmax(dim=1))
+
+
+def test_auto_normalises_bags_of_words_and_nothing_else(words, small_graph):
+    dense = dataclasses.replace(words, x=words.x + 0.5)
+    assert prepare_features(words, "auto")[1] == "rows"
+    assert prepare_features(small_graph, "auto")[1] == "none"
+    assert prepare_features(dense, "auto")[1] == "none"
+
+
+def test_none_leaves_the_graph_itself(words, small_graph):
+    for graph in (words, small_graph):
+        assert prepare_features(graph, "none") == (graph, "none")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_features_are_widened(small_graph, dtype):
+    half = dataclasses.replace(small_graph, x=small_graph.x.to(dtype))
+    graph, _ = prepare_features(half, "none")
+    assert graph.x.dtype == torch.float32
+    assert torch.equal(graph.x, half.x.float())
+
+
+def test_double_precision_features_stay(make_graph):
+    graph = make_graph(dtype=torch.float64)
+    assert prepare_features(graph, "none")[0] is graph
+
+
+def test_a_single_negative_value_makes_it_no_bag_of_words():
+    x = torch.zeros(4, 4)
+    x[0, 0] = 1
+    assert is_bag_of_words(x)
+    x[1, 1] = -1
+    assert not is_bag_of_words(x)
+
+
+def test_the_description_of_a_graph_notices_what_a_run_depends_on(small_graph):
+    before = describe_graph(small_graph)
+    flipped = dataclasses.replace(small_graph, edge_index=small_graph.edge_index.flip(1))
+    relabelled = dataclasses.replace(small_graph, y=small_graph.y.flip(0))
+    swapped = dataclasses.replace(small_graph, val_mask=small_graph.test_mask, test_mask=small_graph.val_mask)
+    assert describe_graph(dataclasses.replace(small_graph)) == before
+    for other in (flipped, relabelled, swapped):
+        assert describe_graph(other) != before
+
+
+def test_a_path_that_exists_is_made_absolute_and_a_name_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.npz").touch()
+    assert absolute_source("graph.npz") == str(tmp_path / "graph.npz")
+    assert absolute_source("sbm(nodes=50)") == "sbm(nodes=50)"
