@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from graphs import NUM_CLASSES, NUM_FEATURES, random_graph
-from harness import Benchmark, Target, console, interleaved, make_table
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE
 
+from graphs import NUM_CLASSES, NUM_FEATURES, random_graph
+from harness import Benchmark, Target, console, interleaved, make_table
 from laconic.attach import LocalAggregator, attach
 from laconic.graph import Graph, Shard
 

@@ -1,3 +1,60 @@
-"""Laconic trains graph neural networks on graphs too large for one machine, saying little between them."""
+"""Laconic trains graph neural networks on graphs too large for one machine, saying little between them.
+
+session = laconic.join("cora.npz")              # a training loop of your own
+summary = laconic.start(laconic.Config())       # or the one that `laconic train` runs
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from laconic.datasets import from_pyg, load, save_npz
+    from laconic.errors import LaconicError
+    from laconic.graph import Graph, Shard
+    from laconic.session import Session, join
+    from laconic.store import open_store, write_store
+    from laconic.trainer import Config, predict, resume, start
 
 __version__ = "0.1.0"
+
+# Loaded on first use: `laconic --help` should not wait for torch.
+_HOME = {
+    "Config": "laconic.trainer",
+    "Graph": "laconic.graph",
+    "LaconicError": "laconic.errors",
+    "Session": "laconic.session",
+    "Shard": "laconic.graph",
+    "from_pyg": "laconic.datasets",
+    "join": "laconic.session",
+    "load": "laconic.datasets",
+    "open_store": "laconic.store",
+    "predict": "laconic.trainer",
+    "resume": "laconic.trainer",
+    "save_npz": "laconic.datasets",
+    "start": "laconic.trainer",
+    "write_store": "laconic.store",
+}
+
+__all__ = [
+    "Config",
+    "Graph",
+    "LaconicError",
+    "Session",
+    "Shard",
+    "__version__",
+    "from_pyg",
+    "join",
+    "load",
+    "open_store",
+    "predict",
+    "resume",
+    "save_npz",
+    "start",
+    "write_store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'laconic' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "laconic"
 ROWS = [
     {"__main__"},
     {"cli"},
+    {"session"},
     {"trainer"},
     {"strategies"},
     {"attach"},

@@ -1,5 +1,65 @@
-"""The verb `datasets`: which graphs can be named, built in or in the folders of LACONIC_DATA."""
+"""The verb `datasets`: which graphs can be given by name, built in or in the folders of LACONIC_DATA."""
+
+import os
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from laconic.cli.console import console
+from laconic.units import format_count
+
+if TYPE_CHECKING:
+    from laconic.datasets import Entry
 
 
 def datasets() -> None:
-    """Lists."""
+    """Lists the graphs that can be given by name: those built in, and those in the folders of LACONIC_DATA.
+
+    Any other graph is given by its path: an .npz file, an unpacked OGB folder, or a folder that holds edges, features and
+    labels as .csv, .parquet or .npy.
+
+    **Example**
+
+    ```
+    laconic datasets
+    LACONIC_DATA=~/graphs laconic train cora
+    laconic train "sbm(nodes=5000, homophily=0.6)"
+    ```
+    """
+    from laconic.datasets import available
+
+    out = console()
+    entries = available()
+    out.print("Built in", style="bold")
+    for entry in entries:
+        if entry.kind == "generator":
+            _print_generator(out, entry)
+    out.print()
+    _print_data(out, [entry for entry in entries if entry.kind != "generator"])
+
+
+def _print_generator(out: Console, entry: "Entry") -> None:
+    line = Text.assemble("  ", (f"{entry.name:6}", "bold cyan"), entry.summary)
+    out.print(line)
+    out.print(Padding(Text(", ".join(entry.arguments), style="dim"), (0, 0, 0, 8)))
+
+
+def _print_data(out: Console, entries: list["Entry"]) -> None:
+    path = os.environ.get("LACONIC_DATA", "")
+    out.print(
+        Text.assemble(("In LACONIC_DATA", "bold"), f" ({path or 'not set: the folders to look in, joined by :'})")
+    )
+    if not entries:
+        out.print(Text("  none"))
+        return
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "left", "right", "right", "right"):
+        table.add_column(justify=justify)  # type: ignore[arg-type]
+    table.add_row("  name", "kind", "nodes", "edges", "features", style="dim")
+    for entry in entries:
+        sizes = (format_count(size) if size else "" for size in (entry.num_nodes, entry.num_edges, entry.num_features))
+        table.add_row(Text(f"  {entry.name}", style="cyan"), entry.kind, *sizes)
+    out.print(table)

@@ -45,7 +45,9 @@ class NpzArrays:
 
     def find(self, name: str) -> NDArray[Any] | None:
         """Returns the array, or None if the file has none of this name."""
-        return self[name] if name in self else None
+        if name not in self:
+            return None
+        return self[name]
 
 
 @contextmanager

@@ -25,10 +25,14 @@ def make_graph(where: Path | str, **fields: Any) -> Graph:
         raise DataError(f"{where}: {str(error).removeprefix(fields['name'] + ': ')}") from error
 
 
-def to_edges(values: NDArray[Any], where: str) -> Tensor:
-    """Returns node numbers of any integer type as int64."""
+def to_edges(values: NDArray[Any], where: str, *, num_nodes: int | None = None) -> Tensor:
+    """Returns node numbers of any integer type as int64, all below `num_nodes` if that is given."""
     if values.dtype.kind not in "iu":
         raise DataError(f"{where} should hold node numbers, of an integer type, got {_kind(values)}.")
+    if num_nodes is not None and values.size and not 0 <= values.min() <= values.max() < num_nodes:
+        raise DataError(
+            f"{where} should hold node numbers from 0 to {num_nodes - 1}, but it holds {values.min()} to {values.max()}."
+        )
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
 
 
@@ -55,9 +59,12 @@ def normalise_rows(x_NF: Tensor) -> Tensor:
 
 
 def to_labels(values: NDArray[Any], where: str) -> Tensor:
-    """Returns class numbers (N,) as int64, or several 0/1 labels per node (N, L) as float32."""
+    """Returns class numbers (N,) as int64, NaN as -1 (no label); or several 0/1 labels per node (N, L) as float32."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
+    if values.ndim == 1 and values.dtype.kind == "f" and _is_integral(values):
+        # Class numbers with gaps: what reading a table makes of integers with some missing.
+        values = np.where(np.isnan(values), -1, values).astype(np.int64)
     if values.ndim == 2 and values.dtype.kind in "fiub":
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
     if values.dtype.kind not in "iub":
@@ -83,6 +90,11 @@ def check_options(dtype: str, normalise_features: str) -> None:
     ):
         if value not in choices:
             raise ConfigError(f"{option} is one of {', '.join(choices)}; got {value!r}.")
+
+
+def _is_integral(values: NDArray[Any]) -> bool:
+    given = values[~np.isnan(values)]
+    return bool(np.isfinite(given).all() and (given == np.floor(given)).all())
 
 
 def _kind(values: NDArray[Any]) -> str:

@@ -19,7 +19,7 @@ def dense_rows(
     dtype: str,
     where: str,
 ) -> NDArray[Any]:
-    """Returns the matrix (N, F) of CSR parts; entries at the same place are added up. `where` is the file, for errors."""
+    """Returns the matrix (N, F) of CSR parts; entries at the same place are added up. Errors name `where`."""
     _check(data_Z, indices_Z, indptr, shape, where)
     num_rows, num_columns = (int(size) for size in shape)
     dense = np.zeros(num_rows * num_columns, dtype)
@@ -46,8 +46,8 @@ def _check(
     rises = len(indptr) == num_rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices_Z)
     if not rises or (np.diff(indptr) < 0).any():
         raise DataError(
-            f"{where}: x_indptr should have {num_rows + 1} entries, one more than there are nodes, which rise from 0 to "
-            f"{len(indices_Z)}, the length of x_indices. It has {len(indptr)}."
+            f"{where}: x_indptr should have {num_rows + 1} entries, one more than there are nodes, which rise from 0 "
+            f"to {len(indices_Z)}, the length of x_indices. It has {len(indptr)}."
         )
     if len(data_Z) != len(indices_Z):
         raise DataError(f"{where}: x_data has {len(data_Z)} entries and x_indices {len(indices_Z)}; they should agree.")

@@ -1,11 +1,15 @@
 """Train, val and test masks: drawn at random by shares, or from lists of rows."""
 
+import logging
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 
@@ -19,14 +23,34 @@ def check_shares(train: float, val: float, *, what: str) -> None:
         )
 
 
-def random_masks(num_nodes: int, train: float, val: float, rng: np.random.Generator) -> dict[str, Tensor]:
-    """Returns disjoint masks by name (train_mask, ...) that cover all nodes, each with one node at least."""
-    if num_nodes < len(SPLITS):
-        raise DataError(f"A random split needs at least {len(SPLITS)} nodes, one for each of {', '.join(SPLITS)}.")
-    num_train = min(max(round(train * num_nodes), 1), num_nodes - 2)
-    num_val = min(max(round(val * num_nodes), 1), num_nodes - num_train - 1)
-    order = rng.permutation(num_nodes)
-    return masks_of_rows(np.split(order, [num_train, num_train + num_val]), num_nodes)
+def random_masks(
+    num_nodes: int, train: float, val: float, rng: np.random.Generator, *, among: NDArray[np.int64] | None = None
+) -> dict[str, Tensor]:
+    """Returns disjoint masks by name (train_mask, ...) that cover the rows `among` (all), each with one at least."""
+    rows = np.arange(num_nodes) if among is None else among
+    if len(rows) < len(SPLITS):
+        raise DataError(
+            f"A random split needs at least {len(SPLITS)} nodes with a label, one for each of {', '.join(SPLITS)}; "
+            f"there are {len(rows)}."
+        )
+    num_train = min(max(round(train * len(rows)), 1), len(rows) - 2)
+    num_val = min(max(round(val * len(rows)), 1), len(rows) - num_train - 1)
+    return masks_of_rows(np.split(rng.permutation(rows), [num_train, num_train + num_val]), num_nodes)
+
+
+def labelled_masks(y: Tensor, train: float, val: float, seed: int, *, where: str) -> dict[str, Tensor]:
+    """Returns a random split of the nodes that have a label, and says so in the log: `where` came without one."""
+    check_shares(train, val, what=where)
+    has_label = (y >= 0).numpy() if y.dim() == 1 else np.isfinite(y.numpy()).all(axis=1)
+    logger.info(
+        "%s has no split: its labelled nodes are divided at random, %.0f%% train, %.0f%% val, %.0f%% test (seed %d).",
+        where,
+        100 * train,
+        100 * val,
+        100 * (1 - train - val),
+        seed,
+    )
+    return random_masks(len(y), train, val, np.random.default_rng(seed), among=np.flatnonzero(has_label))
 
 
 def masks_of_rows(rows_of_split: list[NDArray[np.int64]], num_nodes: int) -> dict[str, Tensor]:

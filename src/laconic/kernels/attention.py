@@ -17,7 +17,7 @@ from laconic.kernels.prefetch import prefetch_row
 from laconic.kernels.row_view import row_view
 
 # How many edges ahead a neighbour's row is fetched: far enough to hide memory's delay, near enough to stay in cache.
-AHEAD = 12
+AHEAD = 8
 # PyG divides by the sum plus this; so do we, to be equal.
 _SOFTMAX_FLOOR = 1e-16
 

@@ -32,8 +32,11 @@ def parallel_kernel(function: Kernel) -> Kernel:
 
 
 def inline_kernel(function: Kernel) -> Kernel:
-    """Compiles a small function that other kernels call."""
-    return cast(Kernel, numba.njit(nogil=True, fastmath=_FLOAT_RULES, error_model="numpy")(function))
+    """Compiles a small function that other kernels call; it becomes part of its caller.
+
+    Left to itself, LLVM keeps some as calls, which then count references to every array they are given, per edge.
+    """
+    return cast(Kernel, numba.njit(nogil=True, forceinline=True, fastmath=_FLOAT_RULES, error_model="numpy")(function))
 
 
 def use_threads(num_threads: int, num_elements: int = SMALL_WORK) -> int:

@@ -43,6 +43,7 @@ def gat_forward(neighbours, x, a_src, a_dst, slope, dropout, out, peak, inverse)
         for row in range(neighbours.bounds[chunk], neighbours.bounds[chunk + 1]):
             num_terms = list_terms(neighbours, row, others, edges)
             for term in range(num_terms):
+                prefetch_ahead(neighbours, row, term, a_src)
                 for head in range(num_heads):
                     weights[term, head] = leaky(a_src[others[term], head] + a_dst[row, head], slope)
             softmax_terms(row, num_terms, weights, peak, inverse)

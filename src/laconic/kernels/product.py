@@ -1,7 +1,7 @@
 """Sparse matrix times dense rows: out[i] = diagonal[i] x[i] + sum over edges j -> i of coefficient(i, j) x[j].
 
-The coefficient is row_scale[i] * column_scale[j] * values[edge]; a factor that is not there is passed as an empty array,
-so that one compiled kernel serves sum, mean, GCN and weighted operators, forward and (on the transpose) backward.
+The coefficient is row_scale[i] * column_scale[j] * values[edge]; a factor that is not there is passed as an empty array:
+one compiled kernel serves sum, mean, GCN and weighted operators, forward and, on the transpose, backward.
 
 The work is bound by memory: each edge reads one row of x at random. Two things bring it near a plain pass over the same
 rows (`benchmarks/kernels.py` measures both): four neighbours are added at once, so the output row is read and written
@@ -81,22 +81,6 @@ def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, dia
                 for f in range(width):
                     target[f] += c * x[j, f]
                 k += 1
-
-
-@parallel_kernel
-def read_only_pass(bounds, indptr, indices, x, out):
-    """Reads the same rows in the same order with the same prefetch and adds them up: the bound of `sparse_product`."""
-    width = x.shape[1]
-    num_edges = indices.shape[0]
-    for part in numba.prange(bounds.shape[0] - 1):
-        total = x.dtype.type(0)
-        for k in range(indptr[bounds[part]], indptr[bounds[part + 1]]):
-            if k + PREFETCH_DISTANCE < num_edges:
-                prefetch_row(x, indices[k + PREFETCH_DISTANCE], width)
-            j = indices[k]
-            for f in range(width):
-                total += x[j, f]
-        out[part] = total
 
 
 def no_factor(dtype: np.dtype) -> np.ndarray:

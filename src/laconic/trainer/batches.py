@@ -91,9 +91,12 @@ class MiniBatches(Batches):
             num_workers=self._num_workers,
         )
         waited = 0.0
-        for shard in drawn:
-            waited, before = drawn.wait_seconds, waited
-            yield Batch(shard, slice(0, shard.num_owned), shard.num_owned, waited - before)
+        try:
+            for shard in drawn:
+                waited, before = drawn.wait_seconds, waited
+                yield Batch(shard, slice(0, shard.num_owned), shard.num_owned, waited - before)
+        finally:
+            drawn.close()
 
 
 def choose_batches(config: Config, graph: Graph, shard: Shard, *, is_own_model: bool) -> Batches:
@@ -108,7 +111,8 @@ def choose_batches(config: Config, graph: Graph, shard: Shard, *, is_own_model: 
                 "training.batch_size is set, but how many hops a model of your own looks is not known. Set "
                 "training.fanouts to one number per convolution, such as [10, 10]."
             )
-        fanouts = (DEFAULT_FANOUT,) * config.model.num_hops
+        # A model that looks at no neighbour gets one that it does not look at.
+        fanouts = (DEFAULT_FANOUT,) * config.model.num_hops or (1,)
     elif not is_own_model and len(fanouts) != config.model.num_hops:
         raise ConfigError(
             f"training.fanouts should have one number per hop of the model, {config.model.num_hops}; got "

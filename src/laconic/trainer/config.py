@@ -23,8 +23,8 @@ class DataConfig:
 
     source: str = "sbm"
     """A built-in graph or a spec of one ("sbm(nodes=5000)"), a file or folder of data, or a store."""
-    normalize_features: Literal["auto", "rows", "none"] = "auto"
-    """rows: divide each node's features by their sum. auto: rows for bags of words (no value below 0, nearly all 0)."""
+    normalise_features: Literal["auto", "row", "none"] = "auto"
+    """row: divide each node's features by their sum. auto: row for bags of words (no value below 0, nearly all 0)."""
 
 
 @final
@@ -47,7 +47,7 @@ class TrainingConfig:
     batch_size: int = 0
     """Training nodes per step; 0 trains on the whole graph at once, one step per epoch."""
     fanouts: tuple[int, ...] = ()
-    """Neighbours drawn per node and hop in a mini-batch, outermost last; empty draws 10 at each hop of the model."""
+    """Neighbours drawn per node at each hop from the batch, the nearest first; -1 draws all. Empty: 10 at each hop."""
     metric: Literal["auto", "accuracy", "micro_f1", "roc_auc"] = "auto"
     """The score. auto: accuracy for one class per node, micro_f1 for several labels."""
     evaluate_every: int = 1
@@ -63,8 +63,10 @@ class TrainingConfig:
         _check_at_least("training.evaluate_every", self.evaluate_every, 1)
         _check_at_least("training.patience", self.patience, 0)
         _check_at_least("training.seed", self.seed, 0)
-        for fanout in self.fanouts:
-            _check_at_least("training.fanouts", fanout, 1)
+        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
+            raise ConfigError(
+                f"training.fanouts should hold numbers of 1 or more, or -1 for all; got {list(self.fanouts)}."
+            )
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"training.lr should be above 0, such as 0.01; got {self.lr}.")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):

@@ -29,18 +29,18 @@ def absolute_source(source: str) -> str:
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
-def prepare_features(graph: Graph, mode: str) -> tuple[Graph, Literal["rows", "none"]]:
-    """Returns the graph with float features, normalised as asked, and what was done; see `data.normalize_features`."""
+def prepare_features(graph: Graph, mode: str) -> tuple[Graph, Literal["row", "none"]]:
+    """Returns the graph with float features, normalised as asked, and what was done; see `data.normalise_features`."""
     x_NF = graph.x if graph.x.dtype in (torch.float32, torch.float64) else graph.x.float()
-    done: Literal["rows", "none"] = "rows" if mode == "rows" or (mode == "auto" and is_bag_of_words(x_NF)) else "none"
-    if done == "rows":
+    done: Literal["row", "none"] = "row" if mode == "row" or (mode == "auto" and is_bag_of_words(x_NF)) else "none"
+    if done == "row":
         if mode == "auto":
             logger.info(
                 "The features look like bags of words: each row is divided by its sum. "
-                "data.normalize_features=none leaves them as they are."
+                "data.normalise_features=none leaves them as they are."
             )
         # A node without a word keeps its row of zeros.
-        sums = x_NF.sum(dim=1, keepdim=True)
+        sums = x_NF.abs().sum(dim=1, keepdim=True)
         x_NF = x_NF / torch.where(sums == 0, torch.ones_like(sums), sums)
     return (graph if x_NF is graph.x else dataclasses.replace(graph, x=x_NF)), done
 

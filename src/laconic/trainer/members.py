@@ -39,7 +39,7 @@ def build_members(config: Config, graph: Graph | None, model: nn.Module | None) 
     strategy = parse_strategy(training.strategy)
     graph = load_graph(config.data.source) if graph is None else graph
     inputs = describe_graph(graph)
-    graph, normalized = prepare_features(graph, config.data.normalize_features)
+    graph, normalized = prepare_features(graph, config.data.normalise_features)
     shard = Shard.whole(graph)
     is_own_model = model is not None
     if model is None:
@@ -55,5 +55,5 @@ def build_members(config: Config, graph: Graph | None, model: nn.Module | None) 
         optimizer=build_optimizer(model.parameters(), training),
         batches=choose_batches(config, graph, shard, is_own_model=is_own_model),
         evaluation=Evaluation(training.metric, shard),
-        inputs={**inputs, "normalize_features": normalized},
+        inputs={**inputs, "normalise_features": normalized},
     )

@@ -71,7 +71,7 @@ def predict(
     graph = load_graph(source or config.data.source) if graph is None else graph
     _check_fits(graph, snapshot, path)
     # As in training, whatever the features of this graph look like.
-    graph, _ = prepare_features(graph, snapshot.notes["inputs"]["normalize_features"])
+    graph, _ = prepare_features(graph, snapshot.notes["inputs"]["normalise_features"])
     shard = Shard.whole(graph)
     if model is None:
         num_classes = snapshot.notes["inputs"]["num_classes"]

@@ -1,4 +1,5 @@
 import itertools
+import threading
 
 import pytest
 import torch
@@ -55,6 +56,15 @@ def test_an_epoch_may_be_left_in_the_middle(batches):
     first = next(epoch).shard.node_ids
     epoch.close()
     assert torch.equal(next(batches.of_epoch(1)).shard.node_ids, first)
+
+
+def test_leaving_an_epoch_ends_the_threads_that_draw(batches):
+    before = threading.active_count()
+    epoch = batches.of_epoch(1)
+    next(epoch)
+    assert threading.active_count() > before
+    epoch.close()
+    assert threading.active_count() == before
 
 
 def test_waiting_is_counted_per_batch(batches):

@@ -87,7 +87,7 @@ def test_an_override_without_section_key_and_value_is_refused(text):
         ({"training": {"momentum": 1}}, "momentum should be at least 0 and below 1"),
         ({"training": {"optimizer": "adm"}}, "value of training.optimizer 'adm'. Choices: adam, adamw, sgd.*'adam'"),
         ({"training": {"fanouts": 10, "batch_size": 8}}, "training.fanouts should be a list"),
-        ({"training": {"fanouts": [0], "batch_size": 8}}, "training.fanouts should be 1 or more"),
+        ({"training": {"fanouts": [0], "batch_size": 8}}, "training.fanouts should hold numbers of 1 or more"),
         ({"training": {"fanouts": [5, 5]}}, "batch_size is 0"),
         ({"run": {"tensorboard": "yes"}}, "run.tensorboard should be true or false"),
         ({"run": {"folder": 3}}, "run.folder should be a text"),

@@ -15,9 +15,9 @@ def words(small_graph):
 
 
 def test_normalised_rows_sum_to_one_and_empty_rows_stay_empty(words):
-    graph, done = prepare_features(words, "rows")
+    graph, done = prepare_features(words, "row")
     is_empty = words.x.sum(dim=1) == 0
-    assert done == "rows"
+    assert done == "row"
     assert bool(is_empty[5])
     assert graph.x[is_empty].abs().sum() == 0
     torch.testing.assert_close(graph.x[~is_empty].sum(dim=1), torch.ones(int((~is_empty).sum())))
@@ -26,7 +26,7 @@ def test_normalised_rows_sum_to_one_and_empty_rows_stay_empty(words):
 
 def test_auto_normalises_bags_of_words_and_nothing_else(words, small_graph):
     dense = dataclasses.replace(words, x=words.x + 0.5)
-    assert prepare_features(words, "auto")[1] == "rows"
+    assert prepare_features(words, "auto")[1] == "row"
     assert prepare_features(small_graph, "auto")[1] == "none"
     assert prepare_features(dense, "auto")[1] == "none"
 

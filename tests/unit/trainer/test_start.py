@@ -132,7 +132,7 @@ def test_scores_come_as_often_as_asked_and_at_the_end(config, small_graph):
 def test_one_batch_of_all_nodes_and_neighbours_is_the_whole_graph(config, small_graph, tmp_path):
     config = dataclasses.replace(config, model=parse_model("sage(hidden=8, dropout=0.0, input_dropout=0.0)"))
     start(config, graph=small_graph)
-    batched = changed(config, tmp_path / "batched", batch_size=60, fanouts=(300, 300))
+    batched = changed(config, tmp_path / "batched", batch_size=60, fanouts=(-1, -1))
     start(batched, graph=small_graph)
     for whole, batch in zip(rows_of(config), rows_of(batched), strict=True):
         assert batch.loss == pytest.approx(whole.loss, rel=1e-4)

@@ -1,0 +1,112 @@
+"""A graph by name, file or spec: what stands behind `laconic train GRAPH`.
+
+A source is one of: a generator's spec, "sbm(nodes=5000)"; a path to an .npz file, an unpacked OGB folder or a folder of
+tables; or a name such as "cora", looked for as cora.npz and as a folder cora in the folders of LACONIC_DATA. A path or
+a name takes the options of its loader as a spec does: "minesweeper(split=3)", "papers(add_reverse_edges=True)".
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from laconic.datasets._arrays import PICKLED_SUFFIXES, refuse_pickle
+from laconic.datasets._fields import check_options, normalise_rows
+from laconic.datasets._ogb_raw import is_ogb_folder
+from laconic.datasets._search import SEARCH_PATH, datasets_in, find_by_name, search_folders
+from laconic.datasets.base import Generator
+from laconic.datasets.files import load_files
+from laconic.datasets.grid import Grid
+from laconic.datasets.npz import load_npz
+from laconic.datasets.ogb import load_ogb
+from laconic.datasets.rmat import Rmat
+from laconic.datasets.sbm import Sbm
+from laconic.errors import ConfigError, DataError
+from laconic.graph import Graph
+from laconic.specs import parse_spec, split_spec, unknown_name
+
+GENERATORS: dict[str, type[Generator]] = {"sbm": Sbm, "rmat": Rmat, "grid": Grid}
+
+Loader = Callable[..., Graph]
+
+
+def load(source: str | Path, **options: Any) -> Graph:
+    """Returns the graph that `source` names.
+
+    Args:
+        source: a generator's spec, a path, or a name (see above).
+        options: `dtype` ("float32", "float64") and `normalise_features` ("none", "row") for all; beside them the
+            fields of a generator, or the keyword arguments of `load_npz`, `load_ogb` or `load_files`.
+    """
+    text = str(source).strip()
+    name, arguments = (text, {}) if Path(text).exists() else _split(text)
+    if name in GENERATORS:
+        return _generate(name, {**arguments, **options})
+    path = _locate(name)
+    loader = _loader_of(path)
+    choices = [key for key, kind in inspect.signature(loader).parameters.items() if kind.kind is kind.KEYWORD_ONLY]
+    _check_names({**arguments, **options}, choices, f"{loader.__name__} option")
+    return loader(path, **{**arguments, **options})
+
+
+def _split(text: str) -> tuple[str, dict[str, Any]]:
+    match = re.fullmatch(r"([^()]+)(\(.*\))", text, flags=re.DOTALL)
+    if match is None:
+        return text, {}
+    try:
+        return match[1].strip(), split_spec(f"source{match[2]}", family="dataset")[1]
+    except ConfigError:
+        raise ConfigError(
+            f"dataset {text!r} cannot be read. Write a name or a path, with options in brackets if need be, such as "
+            f'"sbm(nodes=5000)" or "cora.npz(normalise_features=\'row\')".'
+        ) from None
+
+
+def _generate(name: str, options: dict[str, Any]) -> Graph:
+    dtype, normalise = options.pop("dtype", "float32"), options.pop("normalise_features", "none")
+    check_options(dtype, normalise)
+    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    graph = parse_spec(f"{name}({given})", GENERATORS, family="dataset").build()
+    x = graph.x.to(getattr(torch, dtype))
+    x = normalise_rows(x) if normalise == "row" else x
+    return graph if x is graph.x else dataclasses.replace(graph, x=x)
+
+
+def _locate(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.suffix in PICKLED_SUFFIXES:
+        raise refuse_pickle(path)
+    if path.exists():
+        return path
+    if path.name != name or path.suffix == ".npz":
+        raise DataError(f"{path}: there is no such file or folder.")
+    found = find_by_name(name)
+    if found is None:
+        known = {entry.stem for folder in search_folders() for entry in datasets_in(folder)}
+        where = f"the folders of {SEARCH_PATH} ({', '.join(map(str, search_folders())) or 'not set'})"
+        raise ConfigError(
+            f"{unknown_name(name, {*GENERATORS, *known}, family='dataset')} Names are looked for in {where}; a file or "
+            f"folder elsewhere is given by its path."
+        )
+    return found
+
+
+def _loader_of(path: Path) -> Loader:
+    if path.is_dir():
+        return load_ogb if is_ogb_folder(path) else load_files
+    if path.suffix == ".npz":
+        return load_npz
+    raise DataError(
+        f"{path}: a graph is an .npz file, an unpacked OGB folder (raw/, split/), or a folder that holds edges, features "
+        f"and labels as .csv, .parquet or .npy; {path.suffix or 'a file without suffix'} is none of them."
+    )
+
+
+def _check_names(given: Iterable[str], choices: Iterable[str], family: str) -> None:
+    for name in given:
+        if name not in choices:
+            raise ConfigError(unknown_name(name, choices, family=family))

@@ -1,0 +1,65 @@
+"""Compiles the kernels before they are needed, by using them on a graph of a few nodes.
+
+What is compiled is so what a run uses, in float32. Numba keeps it on disk, beside the source or in the user's cache
+folder: the first time takes a minute or two, every other time a second or two, for loading.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from laconic.datasets import load
+from laconic.graph import Shard
+from laconic.graph.sampling import NeighbourSampler
+from laconic.graph.stats import GraphStats
+from laconic.models import MODELS, ModelSpec, build_model, parse_model
+from laconic.partitioners import PARTITIONERS
+from laconic.store import REORDERS, write_store
+from laconic.strategies.single import Single
+from laconic.trainer.forward import run_model
+from laconic.trainer.objective import objective
+
+_TINY = "sbm(nodes=24, classes=2, features=4, degree=4.0)"
+
+
+def warm_up_model(spec: ModelSpec) -> None:
+    """Compiles, or loads from disk, every kernel that training a model of this kind uses."""
+    graph = load(_TINY)
+    strategy = Single()
+    model = build_model(spec, num_features=graph.num_features, num_classes=graph.num_classes, seed=0)
+    attachment = strategy.attach(model, Shard.whole(graph), seed=0)
+    batch = NeighbourSampler(graph, (2, 2), seed=0).sample(np.arange(4), epoch=1, step=0)
+    _backward(model, attachment.shard)
+    with attachment.using(batch):
+        _backward(model, batch)
+
+
+def warm_up_all(report: Callable[[str], None] | None = None) -> None:
+    """Compiles every kernel, for all sample models, partitioners and node orders.
+
+    Args:
+        report: told what is next.
+    """
+    tell = report or (lambda line: None)
+    for spec in (*MODELS, "sage(aggregate='max')"):
+        tell(f"model {spec}")
+        warm_up_model(parse_model(spec))
+    graph = load(_TINY)
+    parts = np.zeros(graph.num_nodes, np.int32)
+    for name, kind in PARTITIONERS.items():
+        if name != "given":  # it reads a file
+            tell(f"partitioner {name}")
+            parts = kind().assign(graph, 2, np.random.default_rng(0))
+    tell("statistics and store")
+    GraphStats.of(graph)
+    with tempfile.TemporaryDirectory() as folder:
+        for reorder in REORDERS:
+            write_store(graph, parts, Path(folder) / reorder, reorder=reorder)
+
+
+def _backward(model: torch.nn.Module, shard: Shard) -> None:
+    rows = shard.train_mask
+    torch.autograd.backward(objective(run_model(model, shard)[rows], shard.y[rows], 1))
