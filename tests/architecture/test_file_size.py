@@ -12,7 +12,9 @@ def python_files():
 
 def test_no_file_is_longer_than_400_lines():
     long = {
-        str(path.relative_to(ROOT)): count for path in python_files() if (count := len(path.read_text().split("\n"))) > 400
+        str(path.relative_to(ROOT)): count
+        for path in python_files()
+        if (count := len(path.read_text().split("\n"))) > 400
     }
     assert not long
 

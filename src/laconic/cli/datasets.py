@@ -3,8 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.padding import Padding
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 def datasets() -> None:
     """Lists the graphs that can be given by name: those built in, and those in the folders of LACONIC_DATA.
 
-    Any other graph is given by its path: an .npz file, an unpacked OGB folder, or a folder that holds edges, features and
-    labels as .csv, .parquet or .npy.
+    Any other graph is given by its path: an .npz file, an unpacked OGB folder, or a folder that holds edges, features
+    and labels as .csv, .parquet or .npy.
 
     **Example**
 
@@ -34,17 +33,17 @@ def datasets() -> None:
     out = console()
     entries = available()
     out.print("Built in", style="bold")
-    for entry in entries:
-        if entry.kind == "generator":
-            _print_generator(out, entry)
+    out.print(_generator_table([entry for entry in entries if entry.kind == "generator"]))
     out.print()
     _print_data(out, [entry for entry in entries if entry.kind != "generator"])
 
 
-def _print_generator(out: Console, entry: "Entry") -> None:
-    line = Text.assemble("  ", (f"{entry.name:6}", "bold cyan"), entry.summary)
-    out.print(line)
-    out.print(Padding(Text(", ".join(entry.arguments), style="dim"), (0, 0, 0, 8)))
+def _generator_table(entries: list["Entry"]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for entry in entries:
+        arguments = Text(", ".join(entry.arguments), style="dim")
+        table.add_row(Text(f"  {entry.name}", style="cyan"), Group(Text(entry.summary), arguments))
+    return table
 
 
 def _print_data(out: Console, entries: list["Entry"]) -> None:
@@ -57,7 +56,7 @@ def _print_data(out: Console, entries: list["Entry"]) -> None:
         return
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "right", "right"):
-        table.add_column(justify=justify)  # type: ignore[arg-type]
+        table.add_column(justify=justify)
     table.add_row("  name", "kind", "nodes", "edges", "features", style="dim")
     for entry in entries:
         sizes = (format_count(size) if size else "" for size in (entry.num_nodes, entry.num_edges, entry.num_features))

@@ -1,7 +1,7 @@
 """The command `laconic`: its verbs, and how it ends.
 
-Exit code 0: done. 1: `doctor` found something missing, or a fault of ours (with a traceback). 2: something the user can
-mend, told in one paragraph. 130: interrupted. Verbs import what is heavy inside their functions, so that --help is quick.
+Exit code 0: done. 1: `doctor` found something missing, or a fault of ours (with a traceback). 2: something the user
+can mend, told in one paragraph. 130: interrupted. Verbs import what is heavy inside their functions: --help is quick.
 
     laconic --help
 """
@@ -17,6 +17,10 @@ from laconic import __version__
 from laconic.cli.console import error_console, print_error, show_log_lines
 from laconic.cli.datasets import datasets
 from laconic.cli.doctor import doctor
+from laconic.cli.info import info
+from laconic.cli.partition import partition
+from laconic.cli.predict import predict
+from laconic.cli.train import train
 from laconic.errors import LaconicError
 
 EXIT_USER_ERROR = 2
@@ -94,8 +98,8 @@ def laconic(
     show_log_lines(debug=debug)
 
 
-app.command()(datasets)
-app.command()(doctor)
+for verb in (train, predict, partition, info, datasets, doctor):
+    app.command()(verb)
 
 
 def main() -> None:

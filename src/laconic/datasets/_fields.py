@@ -31,7 +31,7 @@ def to_edges(values: NDArray[Any], where: str, *, num_nodes: int | None = None) 
         raise DataError(f"{where} should hold node numbers, of an integer type, got {_kind(values)}.")
     if num_nodes is not None and values.size and not 0 <= values.min() <= values.max() < num_nodes:
         raise DataError(
-            f"{where} should hold node numbers from 0 to {num_nodes - 1}, but it holds {values.min()} to {values.max()}."
+            f"{where} should hold node numbers from 0 to {num_nodes - 1}, got {values.min()} to {values.max()}."
         )
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
 

@@ -54,8 +54,8 @@ class NodeIndex:
         if ids is None:
             if num_rows != self.num_nodes:
                 raise DataError(
-                    f"{where} has {num_rows} rows, but there are {self.num_nodes} nodes in {self.where.name}. Give it a "
-                    f"row for each node, or a column called node that says which nodes its rows are."
+                    f"{where} has {num_rows} rows, but {self.where.name} has {self.num_nodes} nodes. Give it a row for "
+                    f"each node, or a column called node that says which nodes its rows are."
                 )
             return np.arange(num_rows)
         rows = self._rows(ids, where)

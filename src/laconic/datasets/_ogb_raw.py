@@ -1,10 +1,9 @@
-"""The raw/ folder of an unpacked OGB node dataset, as arrays: the form of many small .csv.gz files, and the binary one."""
+"""The raw/ folder of an unpacked OGB node dataset, as arrays, in its CSV form and its binary form."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from laconic.datasets._arrays import open_npz
@@ -17,7 +16,7 @@ from laconic.errors import DataError
 @final
 @dataclass(frozen=True)
 class OgbRaw:
-    """What raw/ holds: edges (2, E), labels (N, T), features of nodes (N, F) and of edges (E, F) where there are any."""
+    """What raw/ holds: edges (2, E), labels (N, T), features of nodes (N, F) and edges (E, F) if any."""
 
     num_nodes: int
     edges: NDArray[Any]
@@ -74,6 +73,6 @@ def _find(folder: Path, stem: str) -> Path | None:
 def _only(counts: NDArray[Any], path: Path) -> int:
     if counts.size != 1:
         raise DataError(
-            f"{path} names {counts.size} graphs; a dataset of one graph, for node classification (ogbn-...), was expected."
+            f"{path} names {counts.size} graphs; one was expected, as in datasets for node classification (ogbn-...)."
         )
     return int(counts.item())

@@ -1,4 +1,4 @@
-"""Datasets by name in the folders of LACONIC_DATA: name.npz, or a folder of that name. Knows where, not what is inside."""
+"""Datasets by name in the folders of LACONIC_DATA: name.npz, or a folder of that name."""
 
 import os
 from pathlib import Path
@@ -23,8 +23,8 @@ def find_by_name(name: str) -> Path | None:
         found = [path for path in tried if is_dataset(path)]
         if len(found) > 1:
             raise DataError(
-                f"{folder} holds both {found[0].name} and {found[1].name}. Give the path of the one you mean, or remove "
-                f"the other."
+                f"{folder} holds both {found[0].name} and {found[1].name}. Give the path of the one you mean, or "
+                f"remove the other."
             )
         if found:
             return found[0]

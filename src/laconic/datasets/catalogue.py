@@ -1,4 +1,4 @@
-"""What can be loaded by name, for `laconic datasets`: looks at file headers only, so it is quick for large files too."""
+"""What can be loaded by name, for `laconic datasets`: reads the headers of files only, so it is quick."""
 
 import dataclasses
 import zipfile

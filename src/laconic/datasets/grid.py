@@ -22,7 +22,9 @@ from laconic.specs import format_spec
 @final
 @dataclass(frozen=True)
 class Grid(Generator):
-    """A lattice of rows times columns; undirected, each cell joined to those beside, above and below it.
+    """A lattice of rows times columns, in smooth regions.
+
+    Undirected; each cell is joined to those beside, above and below it.
 
     Args:
         rows, columns: cells in either direction.

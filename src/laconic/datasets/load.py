@@ -101,8 +101,8 @@ def _loader_of(path: Path) -> Loader:
     if path.suffix == ".npz":
         return load_npz
     raise DataError(
-        f"{path}: a graph is an .npz file, an unpacked OGB folder (raw/, split/), or a folder that holds edges, features "
-        f"and labels as .csv, .parquet or .npy; {path.suffix or 'a file without suffix'} is none of them."
+        f"{path} is no graph: that is an .npz file, an unpacked OGB folder (raw/, split/), or a folder that holds "
+        f"edges, features and labels as .csv, .parquet or .npy."
     )
 
 

@@ -1,7 +1,7 @@
 """A node dataset of the Open Graph Benchmark, from its unpacked folder; nothing is downloaded, `ogb` is not needed.
 
-Reads `raw/edge.csv.gz`, `node-feat`, `node-label`, `num-node-list` and `split/<name>/{train,valid,test}.csv.gz`, and for
-the largest (ogbn-papers100M) `raw/data.npz` and `raw/node-label.npz`. Not `processed/`: that is pickled.
+Reads `raw/edge.csv.gz`, `node-feat`, `node-label`, `num-node-list` and `split/<name>/{train,valid,test}.csv.gz`, and
+for the largest (ogbn-papers100M) `raw/data.npz` and `raw/node-label.npz`. Not `processed/`: that is pickled.
 
 Every edge gets its reverse unless `add_reverse_edges=False`: nearly all published results on ogbn-arxiv and
 ogbn-papers100M are on the undirected graph, and ogbn-products and ogbn-proteins are undirected, stored once.

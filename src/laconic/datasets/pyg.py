@@ -72,8 +72,8 @@ def _only_data(source: Any, name: str) -> tuple[Any, str]:
 def _refuse_unusable(data: Any, where: str) -> None:
     if data.edge_attr is not None:
         raise DataError(
-            f"{where}: edge_attr holds edge features, which Laconic cannot use yet. Remove it (del data.edge_attr), or, "
-            f"if it is one weight per edge, rename it: data.edge_weight = data.edge_attr.view(-1)."
+            f"{where}: edge_attr holds edge features, which Laconic cannot use yet. Remove it (del data.edge_attr); or "
+            f"rename it, if it is one weight per edge: data.edge_weight = data.edge_attr.view(-1)."
         )
     if data.edge_index is None and "adj_t" in data:
         raise DataError(f"{where}: adj_t cannot be used; keep edge_index (leave out the transform ToSparseTensor).")

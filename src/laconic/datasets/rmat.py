@@ -29,7 +29,9 @@ _OWN_SHARE = 0.5
 @final
 @dataclass(frozen=True)
 class Rmat(Generator):
-    """A power-law graph of 2**scale nodes; undirected, without loops or duplicates.
+    """A power-law graph of 2**scale nodes (Graph500).
+
+    Undirected, without loops or duplicates.
 
     Args:
         scale: logarithm of the number of nodes, base 2.

@@ -6,6 +6,7 @@ noise, so a model that averages over neighbours sees through noise that blinds o
     sbm(nodes=100000, classes=10, degree=30, degree_spread=1.0)
 """
 
+import logging
 from dataclasses import dataclass
 from typing import final
 
@@ -18,6 +19,8 @@ from laconic.errors import ConfigError
 from laconic.graph import Graph
 from laconic.specs import format_spec
 
+logger = logging.getLogger(__name__)
+
 # Pairs are drawn until there are enough distinct ones; past this share of all possible pairs that would be slow.
 _DENSEST = 0.5
 _MOST_ROUNDS = 200
@@ -28,7 +31,9 @@ _MOST_ROUNDS = 200
 @final
 @dataclass(frozen=True)
 class Sbm(Generator):
-    """Communities of nodes that prefer their own class; undirected, without loops or duplicates.
+    """Classes of nodes that prefer their own kind (stochastic block model).
+
+    Undirected, without loops or duplicates.
 
     Args:
         nodes, classes, features: how many of each; classes are of equal size.
@@ -136,6 +141,12 @@ def _distinct(draw: _Draw, wanted: int, same_class: bool, rng: np.random.Generat
         right = draw.is_same_class(ends, others) == same_class
         drawn = distinct_pairs(ends[right], others[right], draw.num_nodes)
         keys = sorted_unique(np.concatenate([keys, drawn]))
+    if len(keys) < wanted:
+        logger.warning(
+            "sbm: only %d of %d pairs were found; a lower degree or degree_spread leaves room for all.",
+            len(keys),
+            wanted,
+        )
     if len(keys) > wanted:
         keys = rng.permutation(keys)[:wanted]
     return keys

@@ -43,7 +43,8 @@ def gcn_operator(
         loops = np.full(adjacency.num_rows, loop_weight)
         loops[rows[is_loop]] = weights[is_loop]
         weights = np.where(is_loop, 0.0, weights)
-    degrees = np.bincount(rows, weights=weights, minlength=adjacency.num_rows)
+    # bincount counts in integers where there is nothing to add up.
+    degrees = np.bincount(rows, weights=weights, minlength=adjacency.num_rows).astype(np.float64)
     if self_loops:
         degrees += loops
     with np.errstate(divide="ignore", invalid="ignore"):

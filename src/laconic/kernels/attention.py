@@ -102,11 +102,20 @@ def softmax_terms(row, num_terms, weights, peak, inverse):
 
 
 @inline_kernel
-def dropout_terms(dropout, source, destination, factors):
+def edge_factors(dropout, source, destination, factors):
     """Writes what dropout multiplies the weight of each head of an edge by."""
     row_key = edge_key(dropout.key, dropout.node_ids[source], dropout.node_ids[destination])
     for head in range(len(factors)):
         factors[head] = dropout.factors[int(is_kept(row_key, head, dropout.threshold))]
+
+
+@inline_kernel
+def drop_terms(dropout, row, num_terms, sources, factors, weights):
+    """Applies dropout to the weights (terms, H) of a row."""
+    for term in range(num_terms):
+        edge_factors(dropout, sources[term], row, factors)
+        for head in range(len(factors)):
+            weights[term, head] *= factors[head]
 
 
 @inline_kernel

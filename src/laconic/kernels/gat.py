@@ -1,8 +1,8 @@
 """Attention of GAT (Velickovic et al., 2018): a softmax of leaky_relu(a_src[source] + a_dst[row]), then a weighted sum.
 
-Nothing per edge is kept for the backward pass: a weight is computed again from two numbers per row and head, the largest
-logit and the inverse of the softmax sum. The backward pass gathers features once, by source: the sum over edges that a
-softmax's gradient needs is `gradient . output`, which is known per row (as in FlashAttention, Dao et al., 2022).
+Nothing per edge is kept for the backward pass: a weight is computed again from two numbers per row and head, the
+largest logit and the inverse of the softmax sum. The backward pass gathers features once, by source: the sum over edges
+that a softmax's gradient needs is `gradient . output`, which is known per row (as in FlashAttention, Dao et al., 2022).
 """
 
 # Shapes: R rows (destinations), S sources, E edges, H heads, F = H x channels per head
@@ -14,7 +14,8 @@ import numpy as np
 
 from laconic.kernels.attention import (
     add_scaled,
-    dropout_terms,
+    drop_terms,
+    edge_factors,
     inner,
     leaky,
     leaky_backward,
@@ -37,22 +38,19 @@ def gat_forward(neighbours, x, a_src, a_dst, slope, dropout, out, peak, inverse)
     num_heads = a_src.shape[1]
     for chunk in numba.prange(len(neighbours.bounds) - 1):
         space = most_terms(neighbours, chunk)
-        others, edges = np.empty(space, np.int64), np.empty(space, np.int64)
+        sources, edges = np.empty(space, np.int64), np.empty(space, np.int64)
         weights = np.empty((space, num_heads), x.dtype)
         factors = np.empty(num_heads, x.dtype)
         for row in range(neighbours.bounds[chunk], neighbours.bounds[chunk + 1]):
-            num_terms = list_terms(neighbours, row, others, edges)
+            num_terms = list_terms(neighbours, row, sources, edges)
             for term in range(num_terms):
                 prefetch_ahead(neighbours, row, term, a_src)
                 for head in range(num_heads):
-                    weights[term, head] = leaky(a_src[others[term], head] + a_dst[row, head], slope)
+                    weights[term, head] = leaky(a_src[sources[term], head] + a_dst[row, head], slope)
             softmax_terms(row, num_terms, weights, peak, inverse)
             if dropout.threshold > 0:
-                for term in range(num_terms):
-                    dropout_terms(dropout, others[term], row, factors)
-                    for head in range(num_heads):
-                        weights[term, head] *= factors[head]
-            sum_terms(neighbours, row, num_terms, others, weights, x, out)
+                drop_terms(dropout, row, num_terms, sources, factors, weights)
+            sum_terms(neighbours, row, num_terms, sources, weights, x, out)
 
 
 @parallel_kernel
@@ -92,7 +90,7 @@ def gat_backward_sources(transposed, x, a_src, packed, g_out, slope, dropout, wa
                 prefetch_ahead(transposed, source, term, g_out)
                 prefetch_ahead(transposed, source, term, packed)
                 if dropout.threshold > 0:
-                    dropout_terms(dropout, source, rows[term], factors)
+                    edge_factors(dropout, source, rows[term], factors)
                 _take_back(
                     source, rows[term], edges[term], factors, x, a_src, packed, g_out, slope, wanted, g_x, g_src, g_edge
                 )

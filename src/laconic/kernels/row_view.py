@@ -1,7 +1,7 @@
 """A piece of a row as an array of its own, for inner loops.
 
-numba's own slices count references (an atomic instruction that all threads fight over) and check their bounds each time;
-inside a loop over edges that costs more than the work. This view does neither, so it must not outlive its array.
+numba's own slices count references (an atomic instruction that all threads fight over) and check their bounds each
+time; inside a loop over edges that costs more than the work. This view does neither, so it must not outlive its array.
 
     values = row_view(x, row, head * width, width)      # inside a kernel; x is 2-D and C-contiguous
 """

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from laconic.datasets import load
+from laconic.datasets import GENERATORS, load
 from laconic.graph import Graph
 from laconic.store import open_store
 
@@ -26,7 +26,13 @@ def load_graph(source: str) -> Graph:
 
 def absolute_source(source: str) -> str:
     """Returns `source` such that it means the same from any folder: a path that exists is made absolute."""
-    return str(Path(source).resolve()) if Path(source).exists() else source
+    name, bracket, options = source.partition("(")
+    if Path(source).exists():
+        name, bracket, options = source, "", ""
+    path = Path(name.strip()).expanduser()
+    if name.strip() in GENERATORS or not path.exists():
+        return source
+    return f"{path.resolve()}{bracket}{options}"
 
 
 def prepare_features(graph: Graph, mode: str) -> tuple[Graph, Literal["row", "none"]]:

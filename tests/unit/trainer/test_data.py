@@ -70,5 +70,10 @@ def test_the_description_of_a_graph_notices_what_a_run_depends_on(small_graph):
 def test_a_path_that_exists_is_made_absolute_and_a_name_stays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graph.npz").touch()
+    (tmp_path / "odd(1).npz").touch()
+    (tmp_path / "sbm").mkdir()
     assert absolute_source("graph.npz") == str(tmp_path / "graph.npz")
-    assert absolute_source("sbm(nodes=50)") == "sbm(nodes=50)"
+    assert absolute_source("./graph.npz(split=3)") == f"{tmp_path}/graph.npz(split=3)"
+    assert absolute_source("odd(1).npz") == str(tmp_path / "odd(1).npz")
+    for name in ("sbm", "sbm(nodes=50)", "absent.npz", "cora(split=3)"):
+        assert absolute_source(name) == name

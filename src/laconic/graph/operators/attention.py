@@ -1,64 +1,71 @@
-"""INTERIM (replaced by the kernels' version when it lands): attention in plain torch operations."""
+"""Attention over in-neighbours as differentiable functions: GAT (arXiv 1710.10903) and GATv2 (arXiv 2105.14491).
+
+out = gat_attention(adjacency, x, a_src, a_dst, negative_slope=0.2, self_loops=True)      # (rows, heads, channels)
+"""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from laconic.graph.adjacency import Adjacency
-from laconic.graph.operators.dropout import drop_edges
+from laconic.graph.operators.attention_setting import AttentionSetting
+from laconic.graph.operators.gat import Gat
+from laconic.graph.operators.gatv2 import GatV2
+from laconic.graph.operators.torch_fallback import gat_by_torch, gatv2_by_torch
+
+# Shapes: R rows (destinations), S sources, E edges, H heads, C channels per head
 
 
 def gat_attention(
     adjacency: Adjacency,
-    x: Tensor,
-    a_src: Tensor,
-    a_dst: Tensor,
+    x_SHC: Tensor,
+    a_src_SH: Tensor,
+    a_dst_RH: Tensor,
     *,
     negative_slope: float,
     self_loops: bool,
     dropout: float = 0.0,
-    key: int = 0,
+    key: int | np.uint64 = 0,
     node_ids: Tensor | None = None,
 ) -> Tensor:
-    sources, rows = _edges(adjacency, self_loops)
-    logits = torch.nn.functional.leaky_relu(a_src[sources] + a_dst[rows], negative_slope)
-    return _weighted(adjacency.num_rows, x, logits, sources, rows, dropout, key, node_ids)
+    """Returns for each row the sum of its sources' x, weighted by a softmax of leaky_relu(a_src + a_dst); (R, H, C).
+
+    Args:
+        self_loops: give each row one self-loop, in place of those among the edges. Where rows and sources differ in
+            number, row r stands for the same node as source r.
+        dropout: share of the weights to drop, after the softmax; a weight is kept or not by `key`, the end points'
+            `node_ids` and the head. Duplicate edges are kept or dropped together.
+        node_ids: number of each source in the whole graph, (S,), of which the first R are the rows'; 0, 1, ... if None.
+    """
+    setting = AttentionSetting.of(adjacency, negative_slope, self_loops, dropout, key, node_ids)
+    if _has_kernel(x_SHC):
+        out: Tensor = Gat.apply(x_SHC, a_src_SH, a_dst_RH, setting)
+        return out
+    return gat_by_torch(adjacency, x_SHC, a_src_SH, a_dst_RH, **setting.as_keywords())
 
 
 def gatv2_attention(
     adjacency: Adjacency,
-    x_l: Tensor,
-    x_r: Tensor,
-    att: Tensor,
+    x_l_SHC: Tensor,
+    x_r_RHC: Tensor,
+    att_HC: Tensor,
     *,
     negative_slope: float,
     self_loops: bool,
     dropout: float = 0.0,
-    key: int = 0,
+    key: int | np.uint64 = 0,
     node_ids: Tensor | None = None,
 ) -> Tensor:
-    sources, rows = _edges(adjacency, self_loops)
-    logits = (torch.nn.functional.leaky_relu(x_l[sources] + x_r[rows], negative_slope) * att).sum(-1)
-    return _weighted(adjacency.num_rows, x_l, logits, sources, rows, dropout, key, node_ids)
+    """Returns for each row the sum of its sources' x_l, weighted by a softmax of att . leaky_relu(x_l + x_r); (R, H, C).
+
+    Args as in `gat_attention`.
+    """
+    setting = AttentionSetting.of(adjacency, negative_slope, self_loops, dropout, key, node_ids)
+    if _has_kernel(x_l_SHC):
+        out: Tensor = GatV2.apply(x_l_SHC, x_r_RHC, att_HC, setting)
+        return out
+    return gatv2_by_torch(adjacency, x_l_SHC, x_r_RHC, att_HC, **setting.as_keywords())
 
 
-def _edges(adjacency: Adjacency, self_loops: bool) -> tuple[Tensor, Tensor]:
-    sources = torch.from_numpy(adjacency.indices.astype(np.int64))
-    rows = torch.from_numpy(adjacency.row_of_edge.astype(np.int64))
-    if self_loops:
-        kept, own = sources != rows, torch.arange(adjacency.num_rows)
-        sources, rows = torch.cat([sources[kept], own]), torch.cat([rows[kept], own])
-    return sources, rows
-
-
-def _weighted(
-    n: int, x: Tensor, logits: Tensor, sources: Tensor, rows: Tensor, dropout: float, key: int, ids: Tensor | None
-) -> Tensor:
-    index = rows.unsqueeze(1).expand_as(logits)
-    peak = logits.new_full((n, logits.shape[1]), -torch.inf).scatter_reduce(0, index, logits.detach(), "amax")
-    e = (logits - peak[rows]).exp()
-    alpha = e / (torch.zeros_like(peak).index_add(0, rows, e)[rows] + 1e-16)
-    if dropout > 0:
-        assert ids is not None
-        alpha = drop_edges(alpha, dropout, np.uint64(key), ids[sources], ids[rows])
-    return x.new_zeros(n, *x.shape[1:]).index_add(0, rows, alpha.unsqueeze(-1) * x[sources])
+def _has_kernel(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)

@@ -1,5 +1,6 @@
 """LinearOperator: a fixed sparse matrix on a graph, as one Adjacency and a few vectors; GCN, mean and sum share it."""
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -132,4 +133,7 @@ def _to_torch(operator: LinearOperator) -> Tensor:
     shape = (adjacency.num_rows, adjacency.num_columns)
     positions = torch.from_numpy(np.stack([rows, columns]))
     matrix = torch.sparse_coo_tensor(positions, torch.from_numpy(entries), shape, check_invariants=False)
-    return matrix.coalesce().to_sparse_csr()
+    with warnings.catch_warnings():
+        # Torch says once per process that its CSR tensors are new; the user did not ask for one.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return matrix.coalesce().to_sparse_csr()

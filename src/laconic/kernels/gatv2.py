@@ -1,0 +1,139 @@
+"""Attention of GATv2 (Brody et al., 2022): a softmax of att . leaky_relu(x_l[source] + x_r[row]), then a sum of x_l.
+
+The backward pass goes twice over the edges: by row for what belongs to rows (g_r) and all edges (g_att), noting two
+numbers per edge and head; then by source for what belongs to sources (g_l).
+"""
+
+# Shapes: R rows (destinations), S sources, E edges, H heads, F = H x channels per head
+
+import math
+
+import numba
+import numpy as np
+
+from laconic.kernels.attention import (
+    drop_terms,
+    edge_factors,
+    inner,
+    leaky,
+    leaky_backward,
+    list_terms,
+    most_terms,
+    prefetch_ahead,
+    softmax_terms,
+    sum_terms,
+)
+from laconic.kernels.compile import inline_kernel, parallel_kernel
+from laconic.kernels.row_view import row_view
+
+
+@parallel_kernel
+def gatv2_forward(neighbours, x_l, x_r, att, slope, dropout, out, peak, inverse):
+    """Writes out (R, F), and per row and head the largest logit and the inverse of the softmax sum (R, H).
+
+    x_l is (S, F), x_r (R, F), att (1, F). A row without edges gets 0.
+    """
+    num_heads = peak.shape[1]
+    width = out.shape[1] // num_heads
+    for chunk in numba.prange(len(neighbours.bounds) - 1):
+        space = most_terms(neighbours, chunk)
+        sources, edges = np.empty(space, np.int64), np.empty(space, np.int64)
+        weights = np.empty((space, num_heads), out.dtype)
+        factors = np.empty(num_heads, out.dtype)
+        for row in range(neighbours.bounds[chunk], neighbours.bounds[chunk + 1]):
+            num_terms = list_terms(neighbours, row, sources, edges)
+            for term in range(num_terms):
+                prefetch_ahead(neighbours, row, term, x_l)
+                for head in range(num_heads):
+                    weights[term, head] = _logit(x_l, x_r, att, slope, sources[term], row, head * width, width)
+            softmax_terms(row, num_terms, weights, peak, inverse)
+            if dropout.threshold > 0:
+                drop_terms(dropout, row, num_terms, sources, factors, weights)
+            sum_terms(neighbours, row, num_terms, sources, weights, x_l, out)
+
+
+@inline_kernel
+def _logit(x_l, x_r, att, slope, source, row, start, width):
+    left, right = row_view(x_l, source, start, width), row_view(x_r, row, start, width)
+    attention = row_view(att, 0, start, width)
+    total = att.dtype.type(0)
+    for column in range(width):
+        total += attention[column] * leaky(left[column] + right[column], slope)
+    return total
+
+
+@parallel_kernel
+def gatv2_backward_rows(
+    neighbours, x_l, x_r, att, out, peak, inverse, g_out, slope, dropout, wanted, per_edge, g_r, g_att
+):
+    """Writes g_r (R, F) and the sum over each chunk's edges that makes up g_att (chunks, F) when added.
+
+    Writes also per_edge (E + loops, 2 H): the weight after dropout and the gradient of the logit. `wanted` says whether
+    per_edge, and whether the other two, are needed; what is not needed is left alone.
+    """
+    num_heads = peak.shape[1]
+    width = out.shape[1] // num_heads
+    for chunk in numba.prange(len(neighbours.bounds) - 1):
+        space = most_terms(neighbours, chunk)
+        sources, edges = np.empty(space, np.int64), np.empty(space, np.int64)
+        factors = np.ones(num_heads, out.dtype)
+        if wanted[1]:
+            row_view(g_att, chunk, 0, g_att.shape[1])[:] = 0
+        for row in range(neighbours.bounds[chunk], neighbours.bounds[chunk + 1]):
+            num_terms = list_terms(neighbours, row, sources, edges)
+            if wanted[1]:
+                row_view(g_r, row, 0, g_r.shape[1])[:] = 0
+            for term in range(num_terms):
+                prefetch_ahead(neighbours, row, term, x_l)
+                source, edge = sources[term], edges[term]
+                if dropout.threshold > 0:
+                    edge_factors(dropout, source, row, factors)
+                for head in range(num_heads):
+                    logit = _logit(x_l, x_r, att, slope, source, row, head * width, width)
+                    alpha = math.exp(logit - peak[row, head]) * inverse[row, head]
+                    g_row = row_view(g_out, row, head * width, width)
+                    g_alpha = factors[head] * inner(g_row, row_view(x_l, source, head * width, width))
+                    # The softmax's sum over edges of weight x gradient is, in all, gradient . output.
+                    g_logit = alpha * (g_alpha - inner(g_row, row_view(out, row, head * width, width)))
+                    if wanted[0]:
+                        per_edge[edge, head] = alpha * factors[head]
+                        per_edge[edge, num_heads + head] = g_logit
+                    if wanted[1]:
+                        _spread(x_l, x_r, att, slope, source, row, chunk, head * width, width, g_logit, g_r, g_att)
+
+
+@inline_kernel
+def _spread(x_l, x_r, att, slope, source, row, chunk, start, width, g_logit, g_r, g_att):
+    left, right = row_view(x_l, source, start, width), row_view(x_r, row, start, width)
+    attention = row_view(att, 0, start, width)
+    g_right, g_attention = row_view(g_r, row, start, width), row_view(g_att, chunk, start, width)
+    for column in range(width):
+        before = left[column] + right[column]
+        g_right[column] += leaky_backward(g_logit * attention[column], before, slope)
+        g_attention[column] += g_logit * leaky(before, slope)
+
+
+@parallel_kernel
+def gatv2_backward_sources(transposed, x_l, x_r, att, g_out, per_edge, slope, g_l):
+    """Writes g_l (S, F). `transposed` holds the edges by source, `per_edge` is what `gatv2_backward_rows` wrote."""
+    num_heads = per_edge.shape[1] // 2
+    width = g_l.shape[1] // num_heads
+    for chunk in numba.prange(len(transposed.bounds) - 1):
+        space = most_terms(transposed, chunk)
+        rows, edges = np.empty(space, np.int64), np.empty(space, np.int64)
+        for source in range(transposed.bounds[chunk], transposed.bounds[chunk + 1]):
+            num_terms = list_terms(transposed, source, rows, edges)
+            row_view(g_l, source, 0, g_l.shape[1])[:] = 0
+            for term in range(num_terms):
+                prefetch_ahead(transposed, source, term, g_out)
+                prefetch_ahead(transposed, source, term, x_r)
+                weights = row_view(per_edge, edges[term], 0, 2 * num_heads)
+                for head in range(num_heads):
+                    start = head * width
+                    left, right = row_view(x_l, source, start, width), row_view(x_r, rows[term], start, width)
+                    g_row, target = row_view(g_out, rows[term], start, width), row_view(g_l, source, start, width)
+                    attention = row_view(att, 0, start, width)
+                    weight, g_logit = weights[head], weights[num_heads + head]
+                    for column in range(width):
+                        g_before = leaky_backward(g_logit * attention[column], left[column] + right[column], slope)
+                        target[column] += weight * g_row[column] + g_before

@@ -1,0 +1,84 @@
+import csv
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from laconic.cli.main import app
+
+RUNNER = CliRunner()
+
+
+def laconic(*arguments):
+    return RUNNER.invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on a file whose nodes have ids of their own."""
+    folder = tmp_path_factory.mktemp("trained")
+    rng = np.random.default_rng(0)
+    masks = {f"{split}_mask": np.arange(60) % 3 == number for number, split in enumerate(("train", "val", "test"))}
+    np.savez(
+        folder / "data.npz",
+        edge_index=rng.integers(0, 60, (2, 300)),
+        x=rng.normal(size=(60, 8)).astype(np.float32),
+        y=np.arange(60) % 4,
+        node_ids=np.arange(60) * 3 + 100,
+        **masks,
+    )
+    quick = ["--epochs", "4", "--threads", "1", "--set", "run.tensorboard=false", "--name", str(folder / "run")]
+    result = laconic("train", folder / "data.npz", *quick)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_predictions_have_the_ids_of_the_data(trained, tmp_path):
+    result = laconic("predict", trained / "run", "--out", tmp_path / "out.npz")
+    assert result.exit_code == 0, result.output
+    assert "60 nodes" in result.stdout
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as arrays:
+        assert arrays["node_ids"].tolist() == [number * 3 + 100 for number in range(60)]
+        assert arrays["probabilities"].shape == (60, 4)
+        np.testing.assert_allclose(arrays["probabilities"].sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_csv_of_the_last_checkpoint_from_another_folder(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = laconic("predict", trained / "run", "--out", "out.csv", "--checkpoint", "last")
+    assert result.exit_code == 0, result.output
+    assert "epoch 4" in result.stdout
+    with (tmp_path / "out.csv").open() as file:
+        assert [int(row["node_id"]) for row in csv.DictReader(file)] == [number * 3 + 100 for number in range(60)]
+
+
+def test_the_same_data_under_another_name_gives_the_same_predictions(trained, tmp_path):
+    (tmp_path / "copy.npz").write_bytes((trained / "data.npz").read_bytes())
+    laconic("predict", trained / "run", "--out", tmp_path / "a.csv")
+    laconic("predict", trained / "run", "--out", tmp_path / "b.csv", "--data", tmp_path / "copy.npz")
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--checkpoint", "first"], "best or last"),
+        (["--out", "x.txt"], ".npz or .csv"),
+        (["--out", "absent/x.npz"], "does not exist"),
+        (["--data", "no-such-graph.npz"], "no-such-graph"),
+        (["--data", "grid"], "num_features"),
+    ],
+)
+def test_what_cannot_work_is_one_paragraph_and_exit_code_2(trained, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = laconic("predict", trained / "run", *arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    result = laconic("predict", tmp_path)
+    assert result.exit_code == 2
+    assert "is not the folder of a run" in " ".join(result.stderr.split())

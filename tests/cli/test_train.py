@@ -1,0 +1,161 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from laconic.cli.main import app
+from laconic.records import EpochRecord, read_records
+
+RUNNER = CliRunner()
+QUICK = ["--set", "run.tensorboard=false", "--threads", "1"]
+
+
+def laconic(*arguments):
+    return RUNNER.invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def npz(tmp_path, small_graph):
+    arrays = {key: getattr(small_graph, key).numpy() for key in ("x", "y", "train_mask", "val_mask", "test_mask")}
+    np.savez(tmp_path / "small.npz", edge_index=small_graph.edge_index.numpy(), **arrays)
+    return tmp_path / "small.npz"
+
+
+def test_a_file_is_trained_on_and_the_end_says_what_was_learned(npz, tmp_path):
+    result = laconic("train", npz, "--model", "gcn(hidden=8)", "--epochs", 3, *QUICK)
+    assert result.exit_code == 0, result.output
+    for words in (
+        "Best epoch",
+        "Train accuracy",
+        "Validation accuracy",
+        "Test accuracy",
+        "Time per epoch",
+        "Parameters",
+    ):
+        assert words in result.stdout
+    assert "runs/small-gcn-001" in result.stdout
+    assert len(read_records(tmp_path / "runs/small-gcn-001/metrics.jsonl", EpochRecord)) == 3
+
+
+def test_without_data_the_built_in_graph_is_used(tmp_path):
+    result = laconic("train", "--epochs", 1, *QUICK)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "runs/sbm-gcn-001/config.json").read_text())["data"]["source"] == "sbm"
+
+
+def test_settings_come_from_the_file_then_the_flags_then_set(npz, tmp_path):
+    (tmp_path / "a.toml").write_text(
+        '[data]\nsource = "rmat"\n[model]\nname = "gat"\nheads = 2\n[training]\nlr = 0.5\nepochs = 50\nseed = 4\n'
+    )
+    result = laconic(
+        "train", npz, "--config", "a.toml", "--epochs", 9, "--set", "training.epochs=2", "-s", "model.hidden=8",
+        "--name", "here/x", *QUICK,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "here/x/config.json").read_text())
+    assert config["data"]["source"] == str(npz)
+    assert (config["model"]["name"], config["model"]["heads"], config["model"]["hidden"]) == ("gat", 2, 8)
+    training = config["training"]
+    assert (training["lr"], training["epochs"], training["seed"]) == (0.5, 2, 4)
+    assert config["run"]["threads"] == 1
+
+
+def test_a_runs_own_configuration_starts_an_equal_run(npz, tmp_path):
+    assert laconic("train", npz, "--epochs", 2, "--name", "a", *QUICK).exit_code == 0
+    assert laconic("train", "--config", "a/config.json", "--name", "b").exit_code == 0
+    losses = [[row.loss for row in read_records(tmp_path / run / "metrics.jsonl", EpochRecord)] for run in "ab"]
+    assert losses[0] == losses[1]
+
+
+def test_a_run_goes_on_for_more_epochs(npz, tmp_path):
+    assert laconic("train", npz, "--epochs", 2, "--name", "a", *QUICK).exit_code == 0
+    result = laconic("train", "--resume", "a", "--epochs", 4)
+    assert result.exit_code == 0, result.output
+    assert len(read_records(tmp_path / "a/metrics.jsonl", EpochRecord)) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-graph.npz"], "no-such-graph"),
+        (["--model", "gcnn"], "Did you mean 'gcn'"),
+        (["--model", "gat(hidden=10, heads=4)"], "multiple of heads"),
+        (["--strategy", "alone"], "Unknown strategy"),
+        (["--set", "training.lrr=1"], "Did you mean 'lr'"),
+        (["--set", "lr"], "section.key=value"),
+        (["--epochs", "0"], "training.epochs should be 1 or more"),
+        (["--config", "absent.toml"], "absent.toml"),
+        (["--resume", "absent"], "is not the folder of a run"),
+        (["--resume", "a", "--name", "b"], "give one of them"),
+        (["--name", "full"], "exists already"),
+        (["--name", "full/file/x"], "cannot be written"),
+        (["--set", "training.batch_size=4", "--set", "training.fanouts=[3]"], "one number per hop"),
+    ],
+)
+def test_what_cannot_work_is_one_paragraph_and_exit_code_2(tmp_path, npz, arguments, message):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    data = [] if arguments[0].endswith(".npz") or "--resume" in arguments else [npz]
+    result = laconic("train", *data, *arguments, *QUICK)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
+
+
+def test_divergence_is_exit_code_2_and_names_the_epoch(npz):
+    result = laconic("train", npz, "--set", "training.lr=1e38", "--set", "training.optimizer=sgd", *QUICK)
+    assert result.exit_code == 2
+    assert "in epoch" in result.stderr
+
+
+def test_help_has_an_example():
+    for verb in ("train", "predict"):
+        result = laconic(verb, "--help")
+        assert result.exit_code == 0
+        assert f"laconic {verb} " in result.stdout
+
+
+def start_and_signal(npz, folder, *signals, arguments=()):
+    """Runs the command in a process of its own, sends it signals once it has trained a while, and returns it."""
+    command = [sys.executable, "-m", "laconic", "train", str(npz), "--epochs", "1000000", "--name", str(folder)]
+    process = subprocess.Popen(
+        [*command, *QUICK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    metrics = folder / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for number in signals:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_a_checkpoint_to_go_on_from(npz, tmp_path, number, code):
+    arguments = ["--set", "run.checkpoint_every=1000000", "--set", "training.batch_size=4"]
+    returncode, out, err = start_and_signal(npz, tmp_path / "run", number, arguments=arguments)
+    assert returncode == code, (out, err)
+    assert "laconic train --resume" in err
+    assert "Traceback" not in err
+    done = len(read_records(tmp_path / "run/metrics.jsonl", EpochRecord))
+    index = json.loads((tmp_path / "run/checkpoints/index.json").read_text())
+    assert index["last"].startswith(f"epoch_{done:06d}")
+    result = laconic("train", "--resume", tmp_path / "run", "--epochs", done + 2)
+    assert result.exit_code == 0, result.output
+    assert len(read_records(tmp_path / "run/metrics.jsonl", EpochRecord)) == done + 2
