@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from laconic.graph import Graph, Shard
     from laconic.session import Session, join
     from laconic.store import open_store, write_store
-    from laconic.trainer import Config, predict, resume, start
+    from laconic.trainer.config import Config
+    from laconic.trainer.predict import predict
+    from laconic.trainer.start import resume, start
 
 __version__ = "0.1.0"
 
 # Loaded on first use: `laconic --help` should not wait for torch.
 _HOME = {
-    "Config": "laconic.trainer",
+    "Config": "laconic.trainer.config",
     "Graph": "laconic.graph",
     "LaconicError": "laconic.errors",
     "Session": "laconic.session",
@@ -28,10 +30,10 @@ _HOME = {
     "join": "laconic.session",
     "load": "laconic.datasets",
     "open_store": "laconic.store",
-    "predict": "laconic.trainer",
-    "resume": "laconic.trainer",
+    "predict": "laconic.trainer.predict",
+    "resume": "laconic.trainer.start",
     "save_npz": "laconic.datasets",
-    "start": "laconic.trainer",
+    "start": "laconic.trainer.start",
     "write_store": "laconic.store",
 }
 

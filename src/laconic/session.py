@@ -1,9 +1,9 @@
 """Session: Laconic under a training loop of your own. Four lines change in a plain PyG loop:
 
-    session = laconic.join("cora.npz")
-    model, shard = session.attach(GCN(1433, 16, 2, 7))
-    for epoch in session.epochs(200):
-        loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
+session = laconic.join("cora.npz")
+model, shard = session.attach(GCN(1433, 16, 2, 7))
+for epoch in session.epochs(200):
+    loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
 """
 
 from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ parameters, state_dict keys, hooks, classes and deep copies stay what they were,
 
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import MethodType
@@ -119,13 +119,13 @@ def _log_once(name: str, reason: str) -> None:
 
 
 @cache
-def _signature(kind: type) -> inspect.Signature:
-    return inspect.signature(kind.forward)  # type: ignore[attr-defined]
+def _signature(forward: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(forward)
 
 
 def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
-    given = _signature(type(self)).bind(self, *args, **kwargs).arguments
+    given = _signature(type(self).forward).bind(self, *args, **kwargs).arguments
     if not _fits(self, scope, given):
         return type(self).forward(self, *args, **kwargs)
     weighted = given.get("edge_weight") is not None

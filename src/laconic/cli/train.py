@@ -1,6 +1,5 @@
 """The verb `train`: a graph and a model in, a run folder out."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,27 +84,14 @@ def _run(
     layers += [parse_override(setting) for setting in settings]
     display = choose_display(error_console())
     if resume is not None:
-        _compile_kernels()
         return resume_run(resume, layers, display=display)
-    resolved = resolve(layers)
-    _compile_kernels()
-    return start(resolved, display=display)
+    return start(resolve(layers), display=display)
 
 
 def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
     }
-
-
-def _compile_kernels() -> None:
-    from laconic.kernels.warm_up import warm_up
-
-    out = error_console()
-    out.print("Preparing the kernels (compiled once, then kept on disk) ...")
-    started = time.perf_counter()
-    warm_up()
-    out.print(f"Kernels ready after {format_seconds(time.perf_counter() - started)}.")
 
 
 def _print_summary(summary: "Summary") -> None:

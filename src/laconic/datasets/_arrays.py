@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,23 +54,29 @@ class NpzArrays:
 def open_npz(path: Path) -> Iterator[NpzArrays]:
     """Opens an .npz file for the length of a block."""
     require_file(path)
+    # Opened here and not by numpy, which leaves a broken file open.
+    with path.open("rb") as handle:
+        yield NpzArrays(path, _read_names(path, handle))
+
+
+def _read_names(path: Path, handle: BinaryIO) -> Any:
     try:
-        file = np.load(path, allow_pickle=False)
+        file = np.load(handle, allow_pickle=False)
     except _BROKEN as error:
         raise _unreadable(path, error) from error
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise DataError(
             f"{path} holds one .npy array, not the several named arrays of an .npz file. Rename it to .npy."
         )
-    with file:
-        yield NpzArrays(path, file)
+    return file
 
 
 def read_npy(path: Path) -> NDArray[Any]:
     """Returns the array of an .npy file."""
     require_file(path)
     try:
-        array = np.load(path, allow_pickle=False)
+        with path.open("rb") as handle:
+            array = np.load(handle, allow_pickle=False)
     except _BROKEN as error:
         raise _unreadable(path, error) from error
     if not isinstance(array, np.ndarray):

@@ -60,9 +60,9 @@ class Rmat(Generator):
         claims = {
             f"scale is from 2 to {_LARGEST_SCALE}": 2 <= self.scale <= _LARGEST_SCALE,
             "edge_factor is 0 or more": self.edge_factor >= 0,
-            "a is 0 or more, and so are b and c, and together they are 1 or less": (
-                min(self.a, self.b, self.c) >= 0 and self.a + self.b + self.c <= 1 + 1e-9
-            ),
+            "b is 0 or more": self.b >= 0,
+            "c is 0 or more": self.c >= 0,
+            "a is 0 or more, and with b and c 1 at most": 0 <= self.a <= 1 + 1e-9 - self.b - self.c,
             "features is as many as classes, or more": self.features >= self.classes,
             "classes is 2 or more": self.classes >= 2,
             "noise is 0 or more": self.noise >= 0,

@@ -22,7 +22,7 @@ from laconic.specs import format_spec
 logger = logging.getLogger(__name__)
 
 # Pairs are drawn until there are enough distinct ones; past this share of all possible pairs that would be slow.
-_DENSEST = 0.5
+_DENSEST = 0.9
 _MOST_ROUNDS = 200
 
 # Shapes: N nodes, M pairs, F features
@@ -75,8 +75,8 @@ class Sbm(Generator):
         if same > _DENSEST * possible_same or other > _DENSEST * possible_other:
             raise ConfigError(
                 f"sbm: degree={self.degree} with homophily={self.homophily} asks for {same} pairs within classes and "
-                f"{other} between them, of {possible_same} and {possible_other} possible ones; at most half of each "
-                f"can be drawn. Ask for a lower degree or more nodes."
+                f"{other} between them, of {possible_same} and {possible_other} possible ones; at most {_DENSEST:.0%} "
+                f"of each can be drawn. Ask for a lower degree or more nodes."
             )
 
     def build(self) -> Graph:
@@ -137,7 +137,9 @@ def _distinct(draw: _Draw, wanted: int, same_class: bool, rng: np.random.Generat
         missing = wanted - len(keys)
         if missing <= 0:
             break
-        ends, others = draw.pairs(missing + missing // 8 + 16, same_class, rng)
+        # The more pairs there are already, the more draws hit one of them.
+        tries = missing * len(keys) // wanted
+        ends, others = draw.pairs(missing + 2 * tries + 16, same_class, rng)
         right = draw.is_same_class(ends, others) == same_class
         drawn = distinct_pairs(ends[right], others[right], draw.num_nodes)
         keys = sorted_unique(np.concatenate([keys, drawn]))

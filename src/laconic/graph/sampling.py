@@ -20,7 +20,7 @@ from laconic.errors import ConfigError
 from laconic.graph.adjacency import Adjacency
 from laconic.graph.graph import Graph
 from laconic.graph.shard import Shard
-from laconic.kernels.compress import index_dtype
+from laconic.kernels.compress import as_indices
 from laconic.kernels.keyed import fold_key
 from laconic.kernels.sampling import expand_nodes
 
@@ -77,7 +77,7 @@ class NeighbourSampler:
         # The nodes of the last hop are not expanded: their rows are empty.
         starts.append(np.full(len(nodes[-1]), num_edges, np.int64))
         all_nodes, all_edges = np.concatenate(nodes), np.concatenate(edges)
-        sources = local_of[self._adjacency.indices[all_edges]].astype(index_dtype(num_known))
+        sources = as_indices(local_of[self._adjacency.indices[all_edges]], num_known)
         local_of[all_nodes] = -1
         return self._gather(all_nodes, all_edges, Adjacency(np.concatenate(starts), sources, num_known), len(rows))
 

@@ -123,9 +123,7 @@ def sum_terms(neighbours, row, num_terms, others, weights, values, out):
     """Writes out[row]: the sum over terms of weights (terms, H) times rows of `values`, head by head."""
     num_heads = weights.shape[1]
     width = out.shape[1] // num_heads
-    out_row = row_view(out, row, 0, out.shape[1])
-    for column in range(len(out_row)):
-        out_row[column] = 0
+    clear_row(out, row)
     for term in range(num_terms):
         prefetch_ahead(neighbours, row, term, values)
         for head in range(num_heads):
@@ -134,6 +132,14 @@ def sum_terms(neighbours, row, num_terms, others, weights, values, out):
                 weights[term, head],
                 row_view(values, others[term], head * width, width),
             )
+
+
+@inline_kernel
+def clear_row(values, row):
+    """values[row] = 0."""
+    cells = row_view(values, row, 0, values.shape[1])
+    for column in range(len(cells)):
+        cells[column] = 0
 
 
 @inline_kernel

@@ -5,11 +5,12 @@ def scale(x, factor, out): ...
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numba
 
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+# A compiled function takes arrays of several dtypes: what it takes is said in its docstring, not in its type.
+Kernel = Callable[..., Any]
 
 # Sums may be reordered and fused into vector instructions; NaN and infinity must still come through, because a diverged
 # run has to be seen. So not all of fastmath.
@@ -21,14 +22,16 @@ SMALL_WORK = 1 << 16
 
 def serial_kernel(function: Kernel) -> Kernel:
     """Compiles `function` on first use, keeps it on disk, and releases Python's lock while it runs."""
-    return cast(Kernel, numba.njit(nogil=True, cache=True, fastmath=_FLOAT_RULES, error_model="numpy")(function))
+    kernel: Kernel = numba.njit(nogil=True, cache=True, fastmath=_FLOAT_RULES, error_model="numpy")(function)
+    return kernel
 
 
 def parallel_kernel(function: Kernel) -> Kernel:
     """Like `serial_kernel`, with `numba.prange` loops spread over the threads."""
-    return cast(
-        Kernel, numba.njit(parallel=True, nogil=True, cache=True, fastmath=_FLOAT_RULES, error_model="numpy")(function)
+    kernel: Kernel = numba.njit(parallel=True, nogil=True, cache=True, fastmath=_FLOAT_RULES, error_model="numpy")(
+        function
     )
+    return kernel
 
 
 def inline_kernel(function: Kernel) -> Kernel:
@@ -36,7 +39,8 @@ def inline_kernel(function: Kernel) -> Kernel:
 
     Left to itself, LLVM keeps some as calls, which then count references to every array they are given, per edge.
     """
-    return cast(Kernel, numba.njit(nogil=True, forceinline=True, fastmath=_FLOAT_RULES, error_model="numpy")(function))
+    kernel: Kernel = numba.njit(nogil=True, forceinline=True, fastmath=_FLOAT_RULES, error_model="numpy")(function)
+    return kernel
 
 
 def use_threads(num_threads: int, num_elements: int = SMALL_WORK) -> int:

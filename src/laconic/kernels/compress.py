@@ -13,6 +13,13 @@ def index_dtype(limit: int) -> type[np.int32] | type[np.int64]:
     return np.int32 if limit <= _INT32_LIMIT else np.int64
 
 
+def as_indices(numbers: NDArray[np.integer], limit: int) -> NDArray[np.int32] | NDArray[np.int64]:
+    """Returns `numbers`, all below `limit`, in the narrowest index type; not copied where it is that already."""
+    if limit <= _INT32_LIMIT:
+        return numbers.astype(np.int32, copy=False)
+    return numbers.astype(np.int64, copy=False)
+
+
 def compress_edges(
     sources: NDArray[np.integer], destinations: NDArray[np.integer], num_rows: int, num_columns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32] | NDArray[np.int64], NDArray[np.int32] | NDArray[np.int64]]:
@@ -23,7 +30,7 @@ def compress_edges(
     order = np.arange(len(sources), dtype=index_dtype(len(sources)))
     order, _ = _stable_sort(order, np.ascontiguousarray(sources), num_columns)
     order, indptr = _stable_sort(order, np.ascontiguousarray(destinations), num_rows)
-    return indptr, sources[order].astype(index_dtype(num_columns), copy=False), order
+    return indptr, as_indices(sources[order], num_columns), order
 
 
 @serial_kernel

@@ -14,6 +14,7 @@ import numpy as np
 
 from laconic.kernels.attention import (
     add_scaled,
+    clear_row,
     drop_terms,
     edge_factors,
     inner,
@@ -83,9 +84,9 @@ def gat_backward_sources(transposed, x, a_src, packed, g_out, slope, dropout, wa
         for source in range(transposed.bounds[chunk], transposed.bounds[chunk + 1]):
             num_terms = list_terms(transposed, source, rows, edges)
             if wanted[0]:
-                row_view(g_x, source, 0, g_x.shape[1])[:] = 0
+                clear_row(g_x, source)
             if wanted[1]:
-                row_view(g_src, source, 0, num_heads)[:] = 0
+                clear_row(g_src, source)
             for term in range(num_terms):
                 prefetch_ahead(transposed, source, term, g_out)
                 prefetch_ahead(transposed, source, term, packed)

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 
 from laconic.kernels.attention import (
+    clear_row,
     drop_terms,
     edge_factors,
     inner,
@@ -78,11 +79,11 @@ def gatv2_backward_rows(
         sources, edges = np.empty(space, np.int64), np.empty(space, np.int64)
         factors = np.ones(num_heads, out.dtype)
         if wanted[1]:
-            row_view(g_att, chunk, 0, g_att.shape[1])[:] = 0
+            clear_row(g_att, chunk)
         for row in range(neighbours.bounds[chunk], neighbours.bounds[chunk + 1]):
             num_terms = list_terms(neighbours, row, sources, edges)
             if wanted[1]:
-                row_view(g_r, row, 0, g_r.shape[1])[:] = 0
+                clear_row(g_r, row)
             for term in range(num_terms):
                 prefetch_ahead(neighbours, row, term, x_l)
                 source, edge = sources[term], edges[term]
@@ -116,24 +117,28 @@ def _spread(x_l, x_r, att, slope, source, row, chunk, start, width, g_logit, g_r
 @parallel_kernel
 def gatv2_backward_sources(transposed, x_l, x_r, att, g_out, per_edge, slope, g_l):
     """Writes g_l (S, F). `transposed` holds the edges by source, `per_edge` is what `gatv2_backward_rows` wrote."""
-    num_heads = per_edge.shape[1] // 2
-    width = g_l.shape[1] // num_heads
     for chunk in numba.prange(len(transposed.bounds) - 1):
         space = most_terms(transposed, chunk)
         rows, edges = np.empty(space, np.int64), np.empty(space, np.int64)
         for source in range(transposed.bounds[chunk], transposed.bounds[chunk + 1]):
             num_terms = list_terms(transposed, source, rows, edges)
-            row_view(g_l, source, 0, g_l.shape[1])[:] = 0
+            clear_row(g_l, source)
             for term in range(num_terms):
                 prefetch_ahead(transposed, source, term, g_out)
                 prefetch_ahead(transposed, source, term, x_r)
-                weights = row_view(per_edge, edges[term], 0, 2 * num_heads)
-                for head in range(num_heads):
-                    start = head * width
-                    left, right = row_view(x_l, source, start, width), row_view(x_r, rows[term], start, width)
-                    g_row, target = row_view(g_out, rows[term], start, width), row_view(g_l, source, start, width)
-                    attention = row_view(att, 0, start, width)
-                    weight, g_logit = weights[head], weights[num_heads + head]
-                    for column in range(width):
-                        g_before = leaky_backward(g_logit * attention[column], left[column] + right[column], slope)
-                        target[column] += weight * g_row[column] + g_before
+                _take_back(source, rows[term], edges[term], x_l, x_r, att, g_out, per_edge, slope, g_l)
+
+
+@inline_kernel
+def _take_back(source, row, edge, x_l, x_r, att, g_out, per_edge, slope, g_l):
+    num_heads = per_edge.shape[1] // 2
+    width = g_l.shape[1] // num_heads
+    for head in range(num_heads):
+        start = head * width
+        left, right = row_view(x_l, source, start, width), row_view(x_r, row, start, width)
+        g_row, target = row_view(g_out, row, start, width), row_view(g_l, source, start, width)
+        attention = row_view(att, 0, start, width)
+        weight, g_logit = per_edge[edge, head], per_edge[edge, num_heads + head]
+        for column in range(width):
+            g_before = leaky_backward(g_logit * attention[column], left[column] + right[column], slope)
+            target[column] += weight * g_row[column] + g_before

@@ -3,6 +3,9 @@
 numba's own slices count references (an atomic instruction that all threads fight over) and check their bounds each
 time; inside a loop over edges that costs more than the work. This view does neither, so it must not outlive its array.
 
+Write through it in inline kernels only: in a parallel one numba does not see that it writes to the array, takes the
+view for unused and leaves the writing out.
+
     values = row_view(x, row, head * width, width)      # inside a kernel; x is 2-D and C-contiguous
 """
 

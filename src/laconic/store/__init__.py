@@ -3,7 +3,17 @@
 from laconic.store.chunk import Chunk
 from laconic.store.layout import Manifest
 from laconic.store.read import Store, is_store, open_store
-from laconic.store.reorder import REORDERS
+from laconic.store.reorder import REORDERS, check_reorder
 from laconic.store.write import check_target, write_store
 
-__all__ = ["REORDERS", "Chunk", "Manifest", "Store", "check_target", "is_store", "open_store", "write_store"]
+__all__ = [
+    "REORDERS",
+    "Chunk",
+    "Manifest",
+    "Store",
+    "check_reorder",
+    "check_target",
+    "is_store",
+    "open_store",
+    "write_store",
+]

@@ -36,8 +36,9 @@ def order_nodes(graph: Graph, parts: NDArray[np.integer], reorder: Reorder) -> N
     if reorder == "degree":
         return best_first
     if reorder == "bfs":
-        return breadth_first(best_first, indptr, indices, parts, degrees, False)
-    order = breadth_first(np.lexsort((degrees, parts)), indptr, indices, parts, degrees, True)
+        by_breadth: NDArray[np.int64] = breadth_first(best_first, indptr, indices, parts, degrees, False)
+        return by_breadth
+    order: NDArray[np.int64] = breadth_first(np.lexsort((degrees, parts)), indptr, indices, parts, degrees, True)
     sizes = np.bincount(parts)
     ends = np.cumsum(sizes)
     own_part = parts[order]

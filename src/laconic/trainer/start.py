@@ -6,8 +6,10 @@ summary = resume(Path("runs/cora-gcn-001"), [{"training": {"epochs": 400}}])
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import nn
 
 from laconic.errors import CheckpointError, ConfigError
 from laconic.graph import Graph
+from laconic.models import ModelSpec
 from laconic.records import RecordFile, keep_epochs
 from laconic.trainer.atomic import write_json
 from laconic.trainer.board import Board
@@ -32,8 +35,12 @@ from laconic.trainer.run_folder import RunFolder, check_is_free
 from laconic.trainer.snapshot import Snapshot
 from laconic.trainer.state import TrainingState
 from laconic.trainer.summary import Summary, summarise
+from laconic.trainer.warm_up import warm_up_model
 
 logger = logging.getLogger(__name__)
+
+_NOTICE_AFTER_SECONDS = 3.0
+_NOTICE = "Compiling the kernels before the first step. This is done once; they are kept on disk."
 
 
 def start(
@@ -52,6 +59,8 @@ def start(
     config = _with_absolute_source(config)
     with using_threads(config.run.threads):
         members = build_members(config, graph, model)
+        if model is None:
+            _compile_kernels(config.model)
         folder = RunFolder.create(config, members.graph.name)
         return _carry_out(config, folder, members, None, display or Silent())
 
@@ -81,6 +90,8 @@ def resume(
     with using_threads(config.run.threads):
         members = build_members(config, graph, model)
         _check_inputs(path, snapshot, members.inputs)
+        if model is None:
+            _compile_kernels(config.model)
         _warn_of_threads(folder.note_resumption(config))
         kept = keep_epochs(folder.metrics_path, snapshot.epoch)
         if len(kept) < snapshot.epoch:
@@ -121,6 +132,17 @@ def _carry_out(
     summary = summarise(run, folder.path, ending)
     write_json(folder.summary_path, summary.to_json())
     return summary
+
+
+@cache
+def _compile_kernels(spec: ModelSpec) -> None:
+    # Loading compiled kernels takes a moment, and nothing need be said of it; compiling takes long enough to wonder.
+    notice = threading.Timer(_NOTICE_AFTER_SECONDS, logger.info, [_NOTICE])
+    notice.start()
+    try:
+        warm_up_model(spec)
+    finally:
+        notice.cancel()
 
 
 def _with_absolute_source(config: Config) -> Config:

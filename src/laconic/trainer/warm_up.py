@@ -17,7 +17,7 @@ from laconic.graph.sampling import NeighbourSampler
 from laconic.graph.stats import GraphStats
 from laconic.models import MODELS, ModelSpec, build_model, parse_model
 from laconic.partitioners import PARTITIONERS
-from laconic.store import REORDERS, write_store
+from laconic.store import REORDERS, check_reorder, write_store
 from laconic.strategies.single import Single
 from laconic.trainer.forward import run_model
 from laconic.trainer.objective import objective
@@ -57,7 +57,7 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
     GraphStats.of(graph)
     with tempfile.TemporaryDirectory() as folder:
         for reorder in REORDERS:
-            write_store(graph, parts, Path(folder) / reorder, reorder=reorder)
+            write_store(graph, parts, Path(folder) / reorder, reorder=check_reorder(reorder))
 
 
 def _backward(model: torch.nn.Module, shard: Shard) -> None:

@@ -1,6 +1,7 @@
 """Laws that every generator keeps, by one battery: a new member is tested by its line in GENERATORS."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,6 +16,15 @@ from laconic.specs import parse_spec
 SMALL = {"sbm": "sbm(nodes=300)", "rmat": "rmat(scale=8, edge_factor=8)", "grid": "grid(rows=12, columns=20)"}
 
 every_generator = pytest.mark.parametrize("spec", [SMALL[name] for name in GENERATORS])
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """On a busy machine threads that wait for each other take a hundred times longer than one for these sizes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_every_generator_is_in_the_battery() -> None:
@@ -95,30 +105,34 @@ def test_a_field_out_of_range_is_refused_by_name(spec: str, field: str, value: f
 
 
 @pytest.mark.parametrize("spec", ["sbm(nodes=600)", "rmat(scale=10)", "grid(rows=25, columns=25)"])
-def test_neighbours_tell_more_than_a_node_alone(spec: str) -> None:
+@pytest.mark.usefixtures("one_thread")
+def test_a_graph_network_learns_what_a_network_of_the_features_alone_cannot(spec: str) -> None:
     graph = load(spec)
-    alone, together = _accuracy(graph, rounds=0), _accuracy(graph, rounds=2)
-    # Measured: 0.43 and 0.93 (sbm), 0.44 and 0.80 (rmat), 0.5 and 0.86 (grid).
-    assert together > 0.65
-    assert together > alone + 0.2
+    # When written: sbm 0.93 against 0.48, rmat 0.81 against 0.45, grid 0.91 against 0.47.
+    assert _trained_accuracy(graph, uses_neighbours=True) > _trained_accuracy(graph, uses_neighbours=False) + 0.25
 
 
-def _accuracy(graph: Graph, rounds: int) -> float:
-    """Test accuracy of a linear model on each node's features and on those of its neighbours, averaged in rounds."""
+def _trained_accuracy(graph: Graph, *, uses_neighbours: bool) -> float:
+    """Test accuracy, at the best validation epoch, of two layers "own row and, perhaps, mean of the neighbours"."""
+    generator = torch.Generator().manual_seed(0)
     sources, destinations = graph.edge_index
     degree = torch.bincount(destinations, minlength=graph.num_nodes).clamp(min=1)[:, None]
-    level = graph.x.double()
-    levels = [level, torch.ones(graph.num_nodes, 1, dtype=torch.float64)]
-    for _ in range(rounds):
-        level = torch.zeros_like(level).index_add_(0, destinations, level[sources]) / degree
-        levels.append(level / level.std())
-    return _fit(torch.cat(levels, dim=1), graph)
+    sizes = [(2 * graph.num_features, 32), (2 * 32, graph.num_classes)]
+    weights = [(torch.randn(size, generator=generator) / size[0] ** 0.5).requires_grad_() for size in sizes]
+    optimizer = torch.optim.Adam(weights, lr=0.02, weight_decay=5e-4)
 
+    def layer(rows: Tensor, weight: Tensor) -> Tensor:
+        mean = torch.zeros_like(rows)
+        if uses_neighbours:
+            mean = mean.index_add(0, destinations, rows[sources]) / degree
+        return torch.cat([rows, mean], dim=1) @ weight
 
-def _fit(inputs: Tensor, graph: Graph) -> float:
-    targets = torch.nn.functional.one_hot(graph.y, graph.num_classes).double()
-    rows = inputs[graph.train_mask]
-    ridge = rows.T @ rows + torch.eye(rows.shape[1], dtype=torch.float64)
-    weights = torch.linalg.solve(ridge, rows.T @ targets[graph.train_mask])
-    right = (inputs @ weights).argmax(dim=1) == graph.y
-    return float(right[graph.test_mask].double().mean())
+    best = (0.0, 0.0)
+    for _ in range(60):
+        scores = layer(layer(graph.x, weights[0]).relu(), weights[1])
+        right = (scores.argmax(dim=1) == graph.y).double()
+        best = max(best, (float(right[graph.val_mask].mean()), float(right[graph.test_mask].mean())))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(scores[graph.train_mask], graph.y[graph.train_mask]).backward()
+        optimizer.step()
+    return best[1]

@@ -20,8 +20,8 @@ def aggregate_and_project(
     """
     if not is_plain(linear):
         # A parametrised or hooked layer may be more than a matrix.
-        out = linear(aggregator.linear(aggregation, x))
-        return out if bias is None else out + bias
+        projected: Tensor = linear(aggregator.linear(aggregation, x))
+        return projected if bias is None else projected + bias
     offset = linear.bias if bias is None else bias
     width_out, width_in = linear.weight.shape
     if aggregator.is_remembered(x) or width_in <= width_out:

@@ -56,9 +56,9 @@ def gatv2_attention(
     key: int | np.uint64 = 0,
     node_ids: Tensor | None = None,
 ) -> Tensor:
-    """Returns for each row the sum of its sources' x_l, weighted by a softmax of att . leaky_relu(x_l + x_r); (R, H, C).
+    """Returns for each row the sum of its sources' x_l, weighted by a softmax of att . leaky_relu(x_l + x_r).
 
-    Args as in `gat_attention`.
+    Arguments and result are as in `gat_attention`.
     """
     setting = AttentionSetting.of(adjacency, negative_slope, self_loops, dropout, key, node_ids)
     if _has_kernel(x_l_SHC):

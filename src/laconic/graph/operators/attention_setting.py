@@ -1,4 +1,4 @@
-"""What an attention kernel is told beside its tensors: edges, self-loops, slope and dropout, in the kernels' own form."""
+"""What an attention kernel is told beside its tensors: edges, self-loops, slope and dropout, in the kernels' form."""
 
 from dataclasses import dataclass
 from typing import Any, final

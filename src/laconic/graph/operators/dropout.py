@@ -1,5 +1,6 @@
 """Keyed dropout as a differentiable function: the mask of a row depends on a key and the row's identity alone."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,14 +23,12 @@ def drop_nodes(x: Tensor, probability: float, key: np.uint64, node_ids: Tensor) 
         x: any shape whose first dim is rows.
         node_ids: number of each row in the whole graph: the same node gets the same mask on any rank.
     """
-    out: Tensor = _Drop.apply(x, probability, key, node_ids, None)
-    return out
+    return _drop(x, probability, key, node_ids, None)
 
 
 def drop_edges(x: Tensor, probability: float, key: np.uint64, sources: Tensor, destinations: Tensor) -> Tensor:
     """Like `drop_nodes` for a tensor with a row per edge, by the edge's end points in the whole graph."""
-    out: Tensor = _Drop.apply(x, probability, key, sources, destinations)
-    return out
+    return _drop(x, probability, key, sources, destinations)
 
 
 def drop_entries(operator: LinearOperator, probability: float, key: np.uint64, node_ids: Tensor) -> LinearOperator:
@@ -59,7 +58,11 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         # The mask is linear and its own transpose, so the gradient goes through the very same function.
-        return _Drop.apply(grads[0], *ctx.mask), None, None, None, None
+        return _drop(grads[0], *ctx.mask), None, None, None, None
+
+
+# Torch leaves `apply` untyped.
+_drop: Callable[..., Tensor] = _Drop.apply
 
 
 def _apply_mask(x: Tensor, probability: float, key: np.uint64, ids: Tensor, destinations: Tensor | None) -> Tensor:

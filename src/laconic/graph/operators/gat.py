@@ -39,7 +39,7 @@ class Gat(torch.autograd.Function):
         return out_RHC
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         wants_x, wants_src, wants_dst, _ = ctx.needs_input_grad
         wants_logits = wants_src or wants_dst

@@ -39,7 +39,7 @@ class GatV2(torch.autograd.Function):
         return out_RHC
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         wants_l, wants_r, wants_att, _ = ctx.needs_input_grad
         *tensors, peak, inverse = ctx.saved_tensors
@@ -56,16 +56,38 @@ class GatV2(torch.autograd.Function):
         setting.use_threads(x_l.shape[1])
         gatv2_backward_rows(
             by_row,
-            *(tensor.numpy() for tensor in (x_l, x_r, att, out, peak, inverse, g_out)),
+            x_l.numpy(),
+            x_r.numpy(),
+            att.numpy(),
+            out.numpy(),
+            peak.numpy(),
+            inverse.numpy(),
+            g_out.numpy(),
             slope,
             setting.edge_dropout(dtype),
             (wants_l, wants_rows),
-            *(tensor.numpy() for tensor in (per_edge, g_r, g_att)),
+            per_edge.numpy(),
+            g_r.numpy(),
+            g_att.numpy(),
         )
         g_l = None
         if wants_l:
             g_l = torch.empty_like(x_l)
-            inputs = (tensor.numpy() for tensor in (x_l, x_r, att, g_out, per_edge))
-            gatv2_backward_sources(setting.by_source, *inputs, slope, g_l.numpy())
+            _by_source(setting, x_l, x_r, att, g_out, per_edge, g_l)
             g_l = g_l.view(-1, *shape)
         return g_l, g_r.view(-1, *shape) if wants_r else None, g_att.sum(dim=0).view(shape) if wants_att else None, None
+
+
+def _by_source(
+    setting: AttentionSetting, x_l: Tensor, x_r: Tensor, att: Tensor, g_out: Tensor, per_edge: Tensor, g_l: Tensor
+) -> None:
+    gatv2_backward_sources(
+        setting.by_source,
+        x_l.numpy(),
+        x_r.numpy(),
+        att.numpy(),
+        g_out.numpy(),
+        per_edge.numpy(),
+        setting.slope(x_l.numpy().dtype),
+        g_l.numpy(),
+    )

@@ -1,6 +1,7 @@
 """LinearOperator: a fixed sparse matrix on a graph, as one Adjacency and a few vectors; GCN, mean and sum share it."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -49,8 +50,7 @@ class LinearOperator:
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """Returns M x for rows x of shape (C, F), differentiable in x; (R, F)."""
-        product: Tensor = _Product.apply(x, self)
-        return product
+        return _product(x, self)
 
     def multiply(self, x: Tensor) -> Tensor:
         """Returns M x without recording it for autograd."""
@@ -113,6 +113,10 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         # Linear, so its gradient is a product again, and differentiable too.
         return ctx.operator.transposed @ grads[0], None
+
+
+# Torch leaves `apply` untyped.
+_product: Callable[..., Tensor] = _Product.apply
 
 
 def _to_torch(operator: LinearOperator) -> Tensor:

@@ -1,5 +1,6 @@
 """Maximum over in-neighbours as a differentiable function."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,8 +23,7 @@ def maximum(adjacency: Adjacency, x: Tensor) -> Tensor:
         return maximum_by_torch(adjacency, x)
     if x.dtype not in (torch.float32, torch.float64):
         return maximum(adjacency, x.float()).to(x.dtype)
-    out: Tensor = _Maximum.apply(x, adjacency)
-    return out
+    return _maximum(x, adjacency)
 
 
 def maximum_by_torch(adjacency: Adjacency, x: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class _Maximum(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (winner,) = ctx.saved_tensors
         across = ctx.adjacency.transposed
@@ -72,3 +72,7 @@ class _Maximum(torch.autograd.Function):
             g_x.numpy(),
         )
         return g_x, None
+
+
+# Torch leaves `apply` untyped.
+_maximum: Callable[..., Tensor] = _Maximum.apply

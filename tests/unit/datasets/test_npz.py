@@ -1,0 +1,222 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from laconic.datasets import load_npz, save_npz
+from laconic.errors import ConfigError, DataError
+from laconic.graph import Graph
+
+
+def arrays() -> dict[str, Any]:
+    """A sound file of six nodes; each test spoils one thing."""
+    return {
+        "edge_index": np.array([[0, 1, 2, 3], [1, 0, 3, 2]], np.int32),
+        "x": np.arange(12, dtype=np.float16).reshape(6, 2),
+        "y": np.array([0, 1, 2, 0, 1, 2]),
+        "train_mask": np.array([1, 1, 0, 0, 0, 0], bool),
+        "val_mask": np.array([0, 0, 1, 1, 0, 0], bool),
+        "test_mask": np.array([0, 0, 0, 0, 1, 1], bool),
+    }
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    path = folder / "tiny.npz"
+    np.savez(path, **{name: value for name, value in {**arrays(), **changes}.items() if value is not None})
+    return path
+
+
+def test_what_is_saved_comes_back(small_graph: Graph, tmp_path: Path) -> None:
+    weighted = Graph(
+        **{name: getattr(small_graph, name) for name in ("edge_index", "x", "y", "num_classes", "name")},
+        **{f"{split}_mask": mask for split, mask in small_graph.mask_of.items()},
+        edge_weight=torch.rand(small_graph.num_edges, generator=torch.Generator().manual_seed(0)),
+        node_ids=torch.arange(small_graph.num_nodes) * 7 - 5,
+    )
+    save_npz(weighted, tmp_path / "saved.npz")
+    again = load_npz(tmp_path / "saved.npz")
+    for field in ("edge_index", "x", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "node_ids"):
+        assert torch.equal(getattr(again, field), getattr(weighted, field)), field
+    assert again.num_classes == weighted.num_classes
+    assert again.name == "saved"
+
+
+def test_saving_leaves_nothing_but_the_file(small_graph: Graph, tmp_path: Path) -> None:
+    save_npz(small_graph, tmp_path / "saved.npz")
+    save_npz(small_graph, tmp_path / "saved.npz")
+    assert os.listdir(tmp_path) == ["saved.npz"]
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_half_written(
+    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_npz(small_graph, tmp_path / "saved.npz")
+    before = (tmp_path / "saved.npz").read_bytes()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(DataError, match=r"saved\.npz cannot be written: No space left"):
+        save_npz(small_graph, tmp_path / "saved.npz")
+    assert os.listdir(tmp_path) == ["saved.npz"]
+    assert (tmp_path / "saved.npz").read_bytes() == before
+
+
+def test_saving_into_a_folder_that_is_not_there_is_told(small_graph: Graph, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be written"):
+        save_npz(small_graph, tmp_path / "absent" / "saved.npz")
+    with pytest.raises(ConfigError, match=r"should end in \.npz"):
+        save_npz(small_graph, tmp_path / "saved.npy")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_features_become_the_dtype_asked_for(tmp_path: Path, dtype: str) -> None:
+    graph = load_npz(write(tmp_path), dtype=dtype)  # type: ignore[arg-type]
+    assert str(graph.x.dtype) == f"torch.{dtype}"
+    assert torch.equal(graph.x.double(), torch.arange(12.0, dtype=torch.float64).view(6, 2))
+
+
+def test_sparse_features_equal_the_dense_ones(tmp_path: Path) -> None:
+    dense = np.random.default_rng(0).integers(0, 3, (6, 5)).astype(np.uint8)
+    rows, columns = np.nonzero(dense)
+    parts = {
+        "x_data": dense[rows, columns],
+        "x_indices": columns.astype(np.int32),
+        "x_indptr": np.concatenate([[0], np.cumsum((dense > 0).sum(axis=1))]),
+        "x_shape": np.array([6, 5]),
+    }
+    graph = load_npz(write(tmp_path, x=None, **parts))
+    assert torch.equal(graph.x, torch.from_numpy(dense).float())
+
+
+def test_normalised_rows_sum_to_one_and_zeros_stay(tmp_path: Path) -> None:
+    x = np.array([[1, 3], [0, 0], [-2, 2], [5, 0], [1, 1], [2, 6]], np.float32)
+    graph = load_npz(write(tmp_path, x=x), normalise_features="row")
+    assert graph.x.abs().sum(dim=1).tolist() == [1, 0, 1, 1, 1, 1]
+    assert graph.x[0].tolist() == [0.25, 0.75]
+
+
+def test_one_of_several_splits_is_chosen_by_number(tmp_path: Path) -> None:
+    own = arrays()
+    several = {
+        f"{name}_masks": np.stack([own[f"{name}_mask"], own[f"{name}_mask"][::-1]]) for name in ("train", "test")
+    }
+    path = write(tmp_path, val_masks=np.stack([own["val_mask"]] * 2), **several)
+    assert load_npz(path).train_mask.tolist() == [True, True, False, False, False, False]
+    assert load_npz(path, split=1).train_mask.tolist() == [False, False, False, False, True, True]
+    with pytest.raises(DataError, match=r"tiny\.npz: there is no split 2: train_masks is of shape \(2, 6\)"):
+        load_npz(path, split=2)
+    with pytest.raises(DataError, match="holds one split; split=1"):
+        load_npz(write(tmp_path), split=1)
+
+
+def test_several_labels_per_node_become_floats(tmp_path: Path) -> None:
+    graph = load_npz(write(tmp_path, y=np.array([[0, 1, 1]] * 6, np.int8)))
+    assert graph.is_multilabel
+    assert graph.num_classes == 3
+
+
+@pytest.mark.parametrize("name", ["edge_index", "x", "y", "train_mask", "val_mask", "test_mask"])
+def test_a_missing_array_is_named_with_the_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=rf"tiny\.npz .*\b{name}\b"):
+        load_npz(write(tmp_path, **{name: None}))
+
+
+SPOILT = {
+    "edge_index as floats": ({"edge_index": np.zeros((2, 3))}, r"edge_index should hold node numbers.*float64"),
+    "edge_index out of range": (
+        {"edge_index": np.array([[0], [6]])},
+        r"edge_index should hold node numbers from 0 to 5",
+    ),
+    "edge_index negative": ({"edge_index": np.array([[0], [-1]])}, r"edge_index should hold node numbers from 0 to 5"),
+    "edge_index of three rows": ({"edge_index": np.zeros((3, 2), int)}, r"edge_index should be int64 of shape \(2"),
+    "x as text": ({"x": np.array([["a"]] * 6)}, r"x should hold numbers"),
+    "x with NaN": ({"x": np.full((6, 2), np.nan)}, r"x holds 12 value\(s\) that are NaN"),
+    "x too short": ({"x": np.ones((5, 2))}, r"length 5"),
+    "y as floats": ({"y": np.full(6, 0.5)}, r"y should hold integer class numbers.*regression"),
+    "y too short": ({"y": np.zeros(5, int)}, r"y should have 6 rows"),
+    "y negative": ({"y": np.full(6, -2)}, r"y should hold class numbers"),
+    "y beyond num_classes": ({"num_classes": np.array(2)}, r"y should hold class numbers from 0 to 1"),
+    "num_classes as a list": ({"num_classes": np.array([2, 3])}, r"num_classes should be one integer"),
+    "mask of numbers": ({"train_mask": np.array([0, 1])}, r"train_mask should be bool.*int64"),
+    "empty mask": ({"val_mask": np.zeros(6, bool)}, r"val_mask is empty"),
+    "overlapping masks": ({"val_mask": np.ones(6, bool)}, r"train_mask and val_mask overlap"),
+    "edge features": ({"edge_attr": np.zeros((4, 2))}, r"edge_attr holds edge features"),
+    "edge_weight too short": ({"edge_weight": np.ones(3)}, r"edge_weight should be floating point of length 4"),
+    "node_ids too short": ({"node_ids": np.arange(5)}, r"node_ids should be int64 of length 6"),
+    "objects": ({"y": np.array([None] * 6)}, r"array 'y' holds Python objects.*np\.savez"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), SPOILT.values(), ids=SPOILT.keys())
+def test_a_spoilt_field_is_named_with_the_file(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = write(tmp_path, **changes)
+    with pytest.raises(DataError, match=rf"(?s){path}.*{message}"):
+        load_npz(path)
+
+
+SPOILT_CSR = {
+    "too few rows": ({"x_indptr": np.array([0, 1, 2])}, "x_indptr should have 7 entries"),
+    "falling": ({"x_indptr": np.array([0, 2, 1, 2, 2, 2, 2])}, "x_indptr should have 7 entries"),
+    "empty": ({"x_indptr": np.array([], int)}, "x_indptr should have 7 entries"),
+    "lengths differ": ({"x_data": np.ones(3)}, "x_data has 3 entries and x_indices 2"),
+    "column out of range": ({"x_indices": np.array([0, 9])}, "x_indices should hold feature numbers from 0 to 2"),
+    "floats": ({"x_indices": np.array([0.0, 1.0])}, "x_indices should be a list of integers"),
+    "shape of three": ({"x_shape": np.array([6, 3, 1])}, "x_shape should be"),
+    "a part missing": ({"x_shape": None}, "x_shape"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), SPOILT_CSR.values(), ids=SPOILT_CSR.keys())
+def test_spoilt_sparse_features_are_named_with_the_file(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    sound = {
+        "x_data": np.ones(2),
+        "x_indices": np.array([0, 2]),
+        "x_indptr": np.array([0, 1, 2, 2, 2, 2, 2]),
+        "x_shape": np.array([6, 3]),
+    }
+    assert load_npz(write(tmp_path, x=None, **sound)).num_features == 3
+    path = write(tmp_path, x=None, **{**sound, **changes})
+    with pytest.raises(DataError, match=rf"(?s){path}.*{message}"):
+        load_npz(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_file_cut_short_is_named(tmp_path: Path, share: float) -> None:
+    path = write(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(DataError, match=r"tiny\.npz"):
+        load_npz(path)
+
+
+def test_an_altered_array_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    content = bytearray(path.read_bytes())
+    position = content.index(np.arange(12, dtype=np.float16).tobytes())
+    content[position] ^= 0xFF
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"tiny\.npz: array 'x' cannot be read"):
+        load_npz(path)
+
+
+def test_an_absent_file_and_a_folder_and_an_npy_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no such file"):
+        load_npz(tmp_path / "absent.npz")
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(DataError, match="is a folder"):
+        load_npz(tmp_path / "folder.npz")
+    with (tmp_path / "single.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(DataError, match=r"holds one \.npy array"):
+        load_npz(tmp_path / "single.npz")
+
+
+@pytest.mark.parametrize("option", [{"dtype": "float8"}, {"normalise_features": "columns"}])
+def test_an_option_out_of_its_choices_is_refused(tmp_path: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(option))):
+        load_npz(write(tmp_path), **option)
