@@ -34,9 +34,9 @@ def doctor(
     """
     out = console()
     if warm_up:
-        from laconic.kernels.warm_up import warm_up as compile_kernels
+        from laconic.trainer.warm_up import warm_up_all
 
-        compile_kernels(report=lambda line: out.print(line, style="dim", markup=False))
+        warm_up_all(report=lambda line: out.print(line, style="dim", markup=False))
     out.print(f"Laconic {__version__}", style="bold")
     findings: list[Finding] = []
     for title, find in _SECTIONS.items():

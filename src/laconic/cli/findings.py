@@ -115,23 +115,26 @@ def find_kernels() -> list[Finding]:
     """Returns how many of the compiled kernels are on disk, ready for use."""
     import laconic.kernels
 
+    kept, total, folders = count_compiled(laconic.kernels)
+    where = Finding("kept in", ", ".join(sorted(folders)))
+    if kept == total:
+        return [Finding("compiled", f"{kept} of {total}"), where]
+    advice = "The first run compiles the others as it goes; laconic doctor --warm-up does it now"
+    return [Finding("compiled", f"{kept} of {total}", "note", advice), where]
+
+
+def count_compiled(package: ModuleType) -> tuple[int, int, set[str]]:
+    """Returns how many kernels of a package are on disk and not older than their source, of how many, and where."""
     kept, folders = 0, set()
-    kernels = _cached_kernels(laconic.kernels)
+    kernels = _cached_kernels(package)
     for kernel in kernels:
-        source = Path(kernel.py_func.__code__.co_filename)
-        folder = Path(kernel.stats.cache_path)
-        pattern = f"{source.stem}.{kernel.py_func.__qualname__}-{kernel.py_func.__code__.co_firstlineno}.py*.nbi"
+        code, folder = kernel.py_func.__code__, Path(kernel.stats.cache_path)
+        source = Path(code.co_filename)
+        pattern = f"{source.stem}.{kernel.py_func.__qualname__}-{code.co_firstlineno}.py*.nbi"
         newest = max((index.stat().st_mtime for index in folder.glob(pattern)), default=0.0)
         kept += newest >= source.stat().st_mtime
         folders.add(str(folder))
-    where = Finding("kept in", ", ".join(sorted(folders)))
-    count = f"{kept} of {len(kernels)}"
-    if kept == len(kernels):
-        return [Finding("compiled", count), where]
-    return [
-        Finding("compiled", count, "note", "The first run compiles the others as it goes: laconic doctor --warm-up"),
-        where,
-    ]
+    return kept, len(kernels), folders
 
 
 def _cached_kernels(package: ModuleType) -> list[Any]:

@@ -44,7 +44,12 @@ def stack(columns: dict[str, NDArray[Any]], where: str) -> NDArray[Any]:
 def _read_csv(path: Path) -> Any:
     cells = _first_line(path).split(",")
     names = None if any(not _is_number(cell) for cell in cells) else [str(i) for i in range(len(cells))]
-    return pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(column_names=names))
+    return pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(column_names=names),
+        # In a file of one column an empty line is a row without a value: a node without a label.
+        parse_options=pyarrow.csv.ParseOptions(ignore_empty_lines=len(cells) > 1),
+    )
 
 
 def _is_number(cell: str) -> bool:
@@ -71,6 +76,8 @@ def _to_numpy(column: Any, where: str) -> NDArray[Any]:
         if len(lengths) > 1 or rows.null_count:
             raise DataError(f"{where} holds lists of different lengths; each node needs as many features.")
         return np.asarray(rows.flatten().to_numpy(zero_copy_only=False)).reshape(len(rows), -1)
+    if pyarrow.types.is_null(kind):
+        return np.full(len(column), np.nan)
     if isinstance(kind, pyarrow.DictionaryType):
         column = column.cast(kind.value_type)
     values = np.asarray(column.to_numpy())

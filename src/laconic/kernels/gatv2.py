@@ -73,15 +73,15 @@ def gatv2_backward_rows(
     per_edge, and whether the other two, are needed; what is not needed is left alone.
     """
     num_heads = peak.shape[1]
-    width = out.shape[1] // num_heads
     for chunk in numba.prange(len(neighbours.bounds) - 1):
         space = most_terms(neighbours, chunk)
         sources, edges = np.empty(space, np.int64), np.empty(space, np.int64)
-        factors = np.ones(num_heads, out.dtype)
+        factors, expected = np.ones(num_heads, out.dtype), np.empty(num_heads, out.dtype)
         if wanted[1]:
             clear_row(g_att, chunk)
         for row in range(neighbours.bounds[chunk], neighbours.bounds[chunk + 1]):
             num_terms = list_terms(neighbours, row, sources, edges)
+            _expect(row, g_out, out, expected)
             if wanted[1]:
                 clear_row(g_r, row)
             for term in range(num_terms):
@@ -90,21 +90,37 @@ def gatv2_backward_rows(
                 if dropout.threshold > 0:
                     edge_factors(dropout, source, row, factors)
                 for head in range(num_heads):
-                    logit = _logit(x_l, x_r, att, slope, source, row, head * width, width)
-                    alpha = math.exp(logit - peak[row, head]) * inverse[row, head]
-                    g_row = row_view(g_out, row, head * width, width)
-                    g_alpha = factors[head] * inner(g_row, row_view(x_l, source, head * width, width))
-                    # The softmax's sum over edges of weight x gradient is, in all, gradient . output.
-                    g_logit = alpha * (g_alpha - inner(g_row, row_view(out, row, head * width, width)))
+                    alpha, g_logit = _weigh_again(
+                        source, row, head, x_l, x_r, att, slope, peak, inverse, g_out, factors, expected
+                    )
                     if wanted[0]:
                         per_edge[edge, head] = alpha * factors[head]
                         per_edge[edge, num_heads + head] = g_logit
                     if wanted[1]:
-                        _spread(x_l, x_r, att, slope, source, row, chunk, head * width, width, g_logit, g_r, g_att)
+                        _spread(x_l, x_r, att, slope, source, row, chunk, head, num_heads, g_logit, g_r, g_att)
 
 
 @inline_kernel
-def _spread(x_l, x_r, att, slope, source, row, chunk, start, width, g_logit, g_r, g_att):
+def _expect(row, g_out, out, expected):
+    # The sum over a row's edges of weight x gradient, which a softmax's gradient needs, is gradient . output.
+    width = out.shape[1] // len(expected)
+    for head in range(len(expected)):
+        expected[head] = inner(row_view(g_out, row, head * width, width), row_view(out, row, head * width, width))
+
+
+@inline_kernel
+def _weigh_again(source, row, head, x_l, x_r, att, slope, peak, inverse, g_out, factors, expected):
+    width = g_out.shape[1] // len(factors)
+    logit = _logit(x_l, x_r, att, slope, source, row, head * width, width)
+    alpha = math.exp(logit - peak[row, head]) * inverse[row, head]
+    g_alpha = inner(row_view(g_out, row, head * width, width), row_view(x_l, source, head * width, width))
+    return alpha, alpha * (factors[head] * g_alpha - expected[head])
+
+
+@inline_kernel
+def _spread(x_l, x_r, att, slope, source, row, chunk, head, num_heads, g_logit, g_r, g_att):
+    width = g_r.shape[1] // num_heads
+    start = head * width
     left, right = row_view(x_l, source, start, width), row_view(x_r, row, start, width)
     attention = row_view(att, 0, start, width)
     g_right, g_attention = row_view(g_r, row, start, width), row_view(g_att, chunk, start, width)

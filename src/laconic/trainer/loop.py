@@ -69,7 +69,7 @@ def train_step(run: Run, batch: Batch) -> float:
             logits = run_model(run.model, batch.shard)
     loss = objective(logits[batch.rows], batch.y, batch.num_rows)
     run.members.optimizer.zero_grad()
-    loss.backward()
+    torch.autograd.backward(loss)
     run.members.strategy.combine_gradients(run.model)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
     value = loss.item()

@@ -3,6 +3,8 @@
 out = gat_attention(adjacency, x, a_src, a_dst, negative_slope=0.2, self_loops=True)      # (rows, heads, channels)
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,6 +16,10 @@ from laconic.graph.operators.gatv2 import GatV2
 from laconic.graph.operators.torch_fallback import gat_by_torch, gatv2_by_torch
 
 # Shapes: R rows (destinations), S sources, E edges, H heads, C channels per head
+
+# Torch leaves `apply` untyped.
+_gat: Callable[..., Tensor] = Gat.apply
+_gatv2: Callable[..., Tensor] = GatV2.apply
 
 
 def gat_attention(
@@ -39,8 +45,7 @@ def gat_attention(
     """
     setting = AttentionSetting.of(adjacency, negative_slope, self_loops, dropout, key, node_ids)
     if _has_kernel(x_SHC):
-        out: Tensor = Gat.apply(x_SHC, a_src_SH, a_dst_RH, setting)
-        return out
+        return _gat(x_SHC, a_src_SH, a_dst_RH, setting)
     return gat_by_torch(adjacency, x_SHC, a_src_SH, a_dst_RH, **setting.as_keywords())
 
 
@@ -62,8 +67,7 @@ def gatv2_attention(
     """
     setting = AttentionSetting.of(adjacency, negative_slope, self_loops, dropout, key, node_ids)
     if _has_kernel(x_l_SHC):
-        out: Tensor = GatV2.apply(x_l_SHC, x_r_RHC, att_HC, setting)
-        return out
+        return _gatv2(x_l_SHC, x_r_RHC, att_HC, setting)
     return gatv2_by_torch(adjacency, x_l_SHC, x_r_RHC, att_HC, **setting.as_keywords())
 
 

@@ -1,0 +1,189 @@
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+
+from laconic.datasets import load_files
+from laconic.errors import DataError
+
+IDS = [70, -4, 12, 9000000000, 5, 1]
+SPLIT = ["train", "train", "val", "none", "test", "test"]
+
+
+def write_csv(folder: Path, changes: dict[str, str | None]) -> Path:
+    """A sound folder with ids of its own, in which edges, labels and split name nodes in other orders than features."""
+    files: dict[str, str | None] = {
+        "edges.csv": "source,destination\n70,-4\n-4,12\n9000000000,5\n",
+        "features.csv": "node,a,b\n" + "".join(f"{node},{row},{row / 2}\n" for row, node in enumerate(IDS)),
+        "labels.csv": "node,label\n1,2\n5,1\n12,0\n-4,1\n70,0\n",
+        "split.csv": "node,split\n" + "".join(f"{n},{s}\n" for n, s in zip(IDS[::-1], SPLIT[::-1], strict=True)),
+    }
+    for name, text in {**files, **changes}.items():
+        if text is not None:
+            (folder / name).write_text(text)
+    return folder
+
+
+def test_ids_of_any_integers_are_matched_across_the_files_and_kept(tmp_path: Path) -> None:
+    graph = load_files(write_csv(tmp_path, {}))
+    assert graph.node_ids.tolist() == IDS
+    assert graph.edge_index.tolist() == [[0, 1, 3], [1, 2, 4]]
+    assert graph.x.tolist() == [[row, row / 2] for row in range(6)]
+    assert graph.y.tolist() == [0, 1, 0, -1, 1, 2]
+    assert [mask.nonzero().flatten().tolist() for mask in graph.mask_of.values()] == [[0, 1], [2], [4, 5]]
+    assert graph.name == tmp_path.name
+
+
+def same_graph(folder: Path, suffix: str) -> None:
+    """Writes one graph of six nodes 0..5 in the form that `suffix` says."""
+    tables: dict[str, Any] = {
+        "edges": np.array([[0, 1], [2, 3], [4, 5], [5, 0]]),
+        "features": np.arange(18.0).reshape(6, 3),
+        "labels": np.array([[0], [1], [2], [0], [1], [2]]),
+        "split": np.array([[word] for word in SPLIT]),
+    }
+    for name, values in tables.items():
+        table = pyarrow.table({f"c{i}": values[:, i] for i in range(values.shape[1])})
+        if suffix == ".npy":
+            np.save(folder / f"{name}.npy", values[:, 0] if name == "split" else values)
+        elif suffix == ".parquet":
+            pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+        elif suffix == ".csv.gz":
+            with pyarrow.output_stream(folder / f"{name}.csv.gz", compression="gzip") as stream:
+                pyarrow.csv.write_csv(table, stream)
+        else:
+            np.savetxt(folder / f"{name}.csv", values, delimiter=",", fmt="%s")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".npy"])
+def test_every_form_of_file_gives_the_same_graph(tmp_path: Path, suffix: str) -> None:
+    same_graph(tmp_path, suffix)
+    if suffix == ".csv":
+        # Words are no numbers, so that this file needs a header line; the others here have none.
+        (tmp_path / "split.csv").write_text("split\n" + "\n".join(SPLIT) + "\n")
+    graph = load_files(tmp_path)
+    assert graph.edge_index.tolist() == [[0, 2, 4, 5], [1, 3, 5, 0]]
+    assert graph.x.tolist() == np.arange(18.0).reshape(6, 3).tolist()
+    assert graph.y.tolist() == [0, 1, 2, 0, 1, 2]
+    assert graph.train_mask.tolist() == [True, True, False, False, False, False]
+    assert graph.node_ids.tolist() == list(range(6))
+
+
+def test_a_parquet_column_of_lists_is_a_row_of_features_each(tmp_path: Path) -> None:
+    same_graph(tmp_path, ".parquet")
+    rows = np.arange(18.0).reshape(6, 3)
+    pyarrow.parquet.write_table(pyarrow.table({"f": [list(row) for row in rows]}), tmp_path / "features.parquet")
+    assert load_files(tmp_path).x.tolist() == rows.tolist()
+    uneven = pyarrow.table({"f": [[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]]})
+    pyarrow.parquet.write_table(uneven, tmp_path / "features.parquet")
+    with pytest.raises(DataError, match=r"features\.parquet: column f holds lists of different lengths"):
+        load_files(tmp_path)
+
+
+def test_an_array_of_edges_may_lie_either_way(tmp_path: Path) -> None:
+    same_graph(tmp_path, ".npy")
+    standing = load_files(tmp_path).edge_index
+    np.save(tmp_path / "edges.npy", np.array([[0, 2, 4, 5], [1, 3, 5, 0]]))
+    assert torch.equal(load_files(tmp_path).edge_index, standing)
+
+
+def test_a_nodes_file_gives_the_ids_of_arrays(tmp_path: Path) -> None:
+    same_graph(tmp_path, ".npy")
+    np.save(tmp_path / "nodes.npy", np.array([10, 20, 30, 40, 50, 60]))
+    np.save(tmp_path / "edges.npy", np.array([[10, 60, 30], [20, 10, 40]]))
+    graph = load_files(tmp_path)
+    assert graph.node_ids.tolist() == [10, 20, 30, 40, 50, 60]
+    assert graph.edge_index.tolist() == [[0, 5, 2], [1, 0, 3]]
+
+
+def test_a_third_column_of_edges_is_their_weight_whatever_the_order_of_columns(tmp_path: Path) -> None:
+    graph = load_files(write_csv(tmp_path, {"edges.csv": "weight,destination,source\n0.5,-4,70\n2,12,-4\n"}))
+    assert graph.edge_index.tolist() == [[0, 1], [1, 2]]
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [0.5, 2.0]
+
+
+def test_reverse_edges_are_added_when_asked_for(tmp_path: Path) -> None:
+    graph = load_files(write_csv(tmp_path, {}), add_reverse_edges=True)
+    assert graph.edge_index.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1], [3, 4], [4, 3]]
+
+
+def test_without_a_split_file_the_split_is_random_by_seed_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_csv(tmp_path, {"split.csv": None})
+    with caplog.at_level(logging.INFO):
+        graph = load_files(folder, train=0.4, val=0.4, seed=1)
+    assert [int(mask.sum()) for mask in graph.mask_of.values()] == [2, 2, 1]
+    assert f"{folder} has no split" in caplog.text
+    assert torch.equal(graph.train_mask, load_files(folder, train=0.4, val=0.4, seed=1).train_mask)
+
+
+def test_several_label_columns_are_several_labels_per_node(tmp_path: Path) -> None:
+    rows = "".join(f"{node},{row % 2},1\n" for row, node in enumerate(IDS))
+    graph = load_files(write_csv(tmp_path, {"labels.csv": f"node,first,second\n{rows}"}))
+    assert graph.is_multilabel
+    assert graph.y.tolist() == [[row % 2, 1] for row in range(6)]
+
+
+def test_an_empty_label_is_no_label(tmp_path: Path) -> None:
+    graph = load_files(write_csv(tmp_path, {"labels.csv": "node,label\n70,0\n-4,1\n12,0\n9000000000,\n5,1\n1,2\n"}))
+    assert graph.y.tolist() == [0, 1, 0, -1, 1, 2]
+
+
+SPOILT: dict[str, tuple[dict[str, str | None], str]] = {
+    "no edges": ({"edges.csv": None}, "has no edges file"),
+    "no features": ({"features.csv": None}, "has no features file"),
+    "no labels": ({"labels.csv": None}, "has no labels file"),
+    "two files of edges": ({"edges.parquet": ""}, r"holds edges\.csv and edges\.parquet"),
+    "an unknown node": ({"edges.csv": "70,8\n"}, r"edges\.csv names 1 node\(s\) that features\.csv does not.*being 8"),
+    "edges as floats": ({"edges.csv": "70,1.5\n"}, r"edges\.csv: node ids should be integers.*double|float64"),
+    "edges as words": ({"edges.csv": "source,destination\nme,you\n"}, r"edges\.csv: node ids should be integers"),
+    "edge features": ({"edges.csv": "a,b,c,d\n70,1,2,3\n"}, r"edges\.csv should have the columns source"),
+    "one column": ({"edges.csv": "70\n1\n"}, r"edges\.csv should have the columns source"),
+    "ragged rows": ({"edges.csv": "70,1\n70,1,5\n"}, r"edges\.csv cannot be read"),
+    "an empty file": ({"edges.csv": ""}, r"edges\.csv cannot be read"),
+    "a node twice": ({"features.csv": "node,a\n1,0\n1,0\n"}, r"features\.csv names node 1 2 times"),
+    "words as features": ({"features.csv": "node,a\n70,red\n"}, r"features\.csv: column a should hold numbers"),
+    "no feature column": ({"features.csv": "node\n70\n"}, r"features\.csv holds no features"),
+    "a label twice": ({"labels.csv": "node,label\n70,0\n70,1\n"}, r"labels\.csv has several rows for one node"),
+    "labels without ids": ({"labels.csv": "label\n0\n1\n"}, r"labels\.csv has 2 rows, but features\.csv has 6 nodes"),
+    "labels as fractions": ({"labels.csv": "node,label\n70,0.5\n"}, r"labels\.csv should hold integer class numbers"),
+    "a masked node without label": ({"labels.csv": "node,label\n70,0\n"}, "y should hold class numbers"),
+    "an unknown split": ({"split.csv": "node,split\n70,valid\n"}, r"split\.csv should hold the words .* got valid"),
+    "splits as numbers": ({"split.csv": "node,split\n70,1\n"}, r"split\.csv should hold the words"),
+    "no test node": ({"split.csv": "node,split\n70,train\n12,val\n"}, "test_mask is empty"),
+    "ids in two places": ({"nodes.csv": "node\n1\n"}, r"both nodes\.csv and the column node of features\.csv"),
+    "a column twice": ({"features.csv": "node,a,a\n70,1,2\n"}, r"features\.csv has two columns called 'a'"),
+    "not finite": ({"features.csv": "node,a\n" + "".join(f"{n},nan\n" for n in IDS)}, "x holds 6 value"),
+    "not Parquet": ({"split.csv": None, "split.parquet": "node"}, r"split\.parquet cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), SPOILT.values(), ids=SPOILT.keys())
+def test_a_spoilt_file_is_named(tmp_path: Path, changes: dict[str, str | None], message: str) -> None:
+    with pytest.raises(DataError, match=rf"(?s){tmp_path}.*{message}"):
+        load_files(write_csv(tmp_path, changes))
+
+
+def test_a_nodes_file_of_another_length_is_named(tmp_path: Path) -> None:
+    same_graph(tmp_path, ".npy")
+    np.save(tmp_path / "nodes.npy", np.arange(5))
+    with pytest.raises(DataError, match=r"nodes\.npy names 5 nodes, but there are 6 rows of features"):
+        load_files(tmp_path)
+
+
+def test_edges_out_of_range_are_named_where_nodes_have_no_ids(tmp_path: Path) -> None:
+    same_graph(tmp_path, ".npy")
+    np.save(tmp_path / "edges.npy", np.array([[0, 6, 1], [1, 2, -1]]))
+    with pytest.raises(DataError, match=r"edges\.npy names 1 node\(s\) that features\.npy does not.*6, in row 1"):
+        load_files(tmp_path)
+    np.save(tmp_path / "edges.npy", np.zeros((3, 3), np.int64))
+    with pytest.raises(DataError, match=r"edges\.npy should be of shape \(2, edges\) or \(edges, 2\), got \(3, 3\)"):
+        load_files(tmp_path)
