@@ -7,8 +7,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# A run has one set of threads per process; tests start few and small ones.
 PYTEST_ARGS ?=
+# pytest loads torch before laconic can say this (docs/decisions/0009).
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: demo test check bench clean
 

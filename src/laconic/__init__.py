@@ -4,6 +4,7 @@ session = laconic.join("cora.npz")              # a training loop of your own
 summary = laconic.start(laconic.Config())       # or the one that `laconic train` runs
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from laconic.trainer.start import resume, start
 
 __version__ = "0.1.0"
+
+# Torch and numba each bring an OpenMP library, whose threads by default spin while they wait for work: two sets of them
+# take the cores from each other. Read when a library is loaded, so it is set here; see docs/decisions/0009.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Loaded on first use: `laconic --help` should not wait for torch.
 _HOME = {

@@ -1,10 +1,8 @@
 import importlib
 import importlib.metadata
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numba
@@ -122,9 +120,7 @@ def test_warm_up_compiles_before_it_looks_and_shows_what_it_does(monkeypatch: py
         assert report is not None
         report("product [float32]")
 
-    stand_in = ModuleType("laconic.kernels.warm_up")
-    stand_in.warm_up = warm_up  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "laconic.kernels.warm_up", stand_in)
+    monkeypatch.setattr("laconic.trainer.warm_up.warm_up_all", warm_up)
     shown = runner.invoke(app, ["doctor", "--warm-up"]).stdout
     assert shown.index("product [float32]") < shown.index("Packages")
 

@@ -63,7 +63,7 @@ def _look(title: str, find: Callable[[], list[Finding]]) -> list[Finding]:
 
 def _table(findings: list[Finding]) -> Table:
     table = Table.grid(padding=(0, 2), pad_edge=False)
-    table.add_column(min_width=16)
+    table.add_column(min_width=17)
     table.add_column(overflow="fold")
     table.add_column(no_wrap=True)
     for finding in findings:

@@ -29,7 +29,7 @@ def train(
         [], "--set", "-s", metavar="SECTION.KEY=VALUE", help="One setting, such as training.lr=0.05. May be repeated."
     ),
     name: Path | None = typer.Option(
-        None, "--name", help="The run folder; by default runs/<graph>-<model>-<number>. It must not exist yet."
+        None, "--name", help="The run folder; by default runs/GRAPH-MODEL-NUMBER. It must not exist yet."
     ),
     resume: Path | None = typer.Option(None, "--resume", help="Continue the run in this folder."),
     seed: int | None = typer.Option(None, "--seed", help="The same seed gives the same run."),

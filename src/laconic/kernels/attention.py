@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from laconic.kernels.compile import inline_kernel
 from laconic.kernels.keyed import edge_key, is_kept
 from laconic.kernels.prefetch import prefetch_row
-from laconic.kernels.row_view import row_view
+from laconic.kernels.row_view import clear_row, row_view
 
 # How many edges ahead a neighbour's row is fetched: far enough to hide memory's delay, near enough to stay in cache.
 AHEAD = 8
@@ -132,14 +132,6 @@ def sum_terms(neighbours, row, num_terms, others, weights, values, out):
                 weights[term, head],
                 row_view(values, others[term], head * width, width),
             )
-
-
-@inline_kernel
-def clear_row(values, row):
-    """values[row] = 0."""
-    cells = row_view(values, row, 0, values.shape[1])
-    for column in range(len(cells)):
-        cells[column] = 0
 
 
 @inline_kernel

@@ -14,7 +14,6 @@ import numpy as np
 
 from laconic.kernels.attention import (
     add_scaled,
-    clear_row,
     drop_terms,
     edge_factors,
     inner,
@@ -27,7 +26,7 @@ from laconic.kernels.attention import (
     sum_terms,
 )
 from laconic.kernels.compile import inline_kernel, parallel_kernel
-from laconic.kernels.row_view import row_view
+from laconic.kernels.row_view import clear_row, row_view
 
 
 @parallel_kernel

@@ -12,7 +12,6 @@ import numba
 import numpy as np
 
 from laconic.kernels.attention import (
-    clear_row,
     drop_terms,
     edge_factors,
     inner,
@@ -25,7 +24,7 @@ from laconic.kernels.attention import (
     sum_terms,
 )
 from laconic.kernels.compile import inline_kernel, parallel_kernel
-from laconic.kernels.row_view import row_view
+from laconic.kernels.row_view import clear_row, row_view
 
 
 @parallel_kernel

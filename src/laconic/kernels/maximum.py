@@ -2,8 +2,9 @@
 
 import numba
 
-from laconic.kernels.compile import parallel_kernel
+from laconic.kernels.compile import inline_kernel, parallel_kernel
 from laconic.kernels.prefetch import prefetch_row
+from laconic.kernels.row_view import clear_row, row_view
 
 _AHEAD = 8
 
@@ -46,14 +47,27 @@ def neighbour_maximum_backward(bounds, indptr, indices, edge_order, row_starts, 
         row_starts: where each destination's edges start.
     """
     width = g_x.shape[1]
+    num_edges = indices.shape[0]
     for chunk in numba.prange(bounds.shape[0] - 1):
         for source in range(bounds[chunk], bounds[chunk + 1]):
-            target = g_x[source]
-            for f in range(width):
-                target[f] = 0
+            clear_row(g_x, source)
             for k in range(indptr[source], indptr[source + 1]):
+                if k + _AHEAD < num_edges:
+                    prefetch_row(winner, indices[k + _AHEAD], width)
+                    prefetch_row(g_out, indices[k + _AHEAD], width)
                 row = indices[k]
-                number = edge_order[k] - row_starts[row]
-                for f in range(width):
-                    if winner[row, f] == number:
-                        target[f] += g_out[row, f]
+                _add_won(source, row, edge_order[k] - row_starts[row], winner, g_out, g_x)
+
+
+@inline_kernel
+def _add_won(source, row, number, winner, g_out, g_x):
+    width = g_x.shape[1]
+    target, by, gradient = (
+        row_view(g_x, source, 0, width),
+        row_view(winner, row, 0, width),
+        row_view(g_out, row, 0, width),
+    )
+    nothing = g_x.dtype.type(0)
+    for f in range(width):
+        # Adds always, so that it becomes vector instructions.
+        target[f] += gradient[f] if by[f] == number else nothing

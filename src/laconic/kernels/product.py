@@ -1,7 +1,7 @@
 """Sparse matrix times dense rows: out[i] = diagonal[i] x[i] + sum over edges j -> i of coefficient(i, j) x[j].
 
-The coefficient is row_scale[i] * column_scale[j] * values[edge]; a factor that is not there is passed as an empty array:
-one compiled kernel serves sum, mean, GCN and weighted operators, forward and, on the transpose, backward.
+The coefficient is row_scale[i] * column_scale[j] * values[edge]; a factor that is not there is passed as an empty
+array: one compiled kernel serves sum, mean, GCN and weighted operators, forward and, on the transpose, backward.
 
 The work is bound by memory: each edge reads one row of x at random. Two things bring it near a plain pass over the same
 rows (`benchmarks/kernels.py` measures both): four neighbours are added at once, so the output row is read and written

@@ -12,6 +12,8 @@ view for unused and leaves the writing out.
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from laconic.kernels.compile import inline_kernel
+
 
 @intrinsic
 def row_view(_typing_context, array, row, start, length):
@@ -37,3 +39,11 @@ def row_view(_typing_context, array, row, start, length):
         return view._getvalue()
 
     return signature, emit
+
+
+@inline_kernel
+def clear_row(values, row):
+    """values[row] = 0."""
+    cells = row_view(values, row, 0, values.shape[1])
+    for column in range(len(cells)):
+        cells[column] = 0

@@ -29,7 +29,7 @@ class Appnp(ModelSpec):
     """Share of a node's own output kept at each of them: larger stays nearer to the node."""
     dropout: float = 0.5
     """Share of hidden values dropped while training."""
-    input_dropout: float = 0.5
+    input_dropout: float = 0.0
     """Share of input features dropped while training."""
     edge_dropout: float = 0.0
     """Share of edges dropped at each hop while training."""

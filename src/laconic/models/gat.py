@@ -25,7 +25,7 @@ class Gat(ModelSpec):
     """Attention heads; they share the width, so `hidden` has to be a multiple."""
     dropout: float = 0.5
     """Share of hidden values, and of attention weights, dropped while training."""
-    input_dropout: float = 0.5
+    input_dropout: float = 0.0
     """Share of input features dropped while training."""
     residual: bool = False
     """Whether each convolution adds a linear map of its input."""

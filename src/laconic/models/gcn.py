@@ -1,9 +1,9 @@
 """Graph convolutional network: Kipf and Welling, ICLR 2017, https://arxiv.org/abs/1609.02907.
 
-With hidden=16 this is the paper's network for Cora, Citeseer and Pubmed: two layers, dropout 0.5 on inputs and on
-hidden values.
+The paper's network for Cora, Citeseer and Pubmed has 16 hidden values and drops inputs too, where the ready-made `GCN`
+drops hidden values only. (Inputs that are not dropped are aggregated once and remembered: faster, and as accurate.)
 
-    gcn(hidden=16)
+    gcn(hidden=16, input_dropout=0.5)
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Gcn(ModelSpec):
     """Number of convolutions."""
     dropout: float = 0.5
     """Share of hidden values dropped while training."""
-    input_dropout: float = 0.5
+    input_dropout: float = 0.0
     """Share of input features dropped while training."""
     norm: str = "none"
     """Norm after each hidden convolution: none, batch or layer."""

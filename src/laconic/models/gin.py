@@ -26,7 +26,7 @@ class Gin(ModelSpec):
     """Number of convolutions."""
     dropout: float = 0.5
     """Share of hidden values dropped while training."""
-    input_dropout: float = 0.5
+    input_dropout: float = 0.0
     """Share of input features dropped while training."""
     norm: str = "batch"
     """Norm within each perceptron and after each hidden convolution: none, batch or layer."""

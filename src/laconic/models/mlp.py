@@ -23,7 +23,7 @@ class Mlp(ModelSpec):
     """Linear layers."""
     dropout: float = 0.5
     """Share of hidden values dropped while training."""
-    input_dropout: float = 0.5
+    input_dropout: float = 0.0
     """Share of input features dropped while training."""
     norm: str = "none"
     """Norm after each hidden layer: none, batch or layer."""

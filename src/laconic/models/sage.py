@@ -31,7 +31,7 @@ class Sage(ModelSpec):
     """Number of convolutions."""
     dropout: float = 0.5
     """Share of hidden values dropped while training."""
-    input_dropout: float = 0.5
+    input_dropout: float = 0.0
     """Share of input features dropped while training."""
     aggregate: str = "mean"
     """How neighbours are put together: mean, sum or max."""

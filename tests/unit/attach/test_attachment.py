@@ -10,7 +10,8 @@ from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE, SAGEConv, Transform
 from torch_geometric.nn.models import MLP
 
 from laconic.attach import aggregator as aggregator_module
-from laconic.attach import attach, attachment as attachment_module
+from laconic.attach import attach
+from laconic.attach import attachment as attachment_module
 from laconic.errors import ConfigError
 from laconic.graph import Shard
 

@@ -46,7 +46,7 @@ def test_a_share_is_dropped_and_the_rest_scaled_so_that_the_mean_stays(make_grap
     torch.testing.assert_close(out[kept], graph.x[kept] * 2)
     # No row, column or neighbouring pair is special.
     assert (kept.float().mean(0) - HALF).abs().max() < 5 * 0.5 / 2000**0.5
-    assert abs(((kept[:, ::2] == kept[:, 1::2]).float().mean() - HALF)) < 5 * 0.5 / 64_000**0.5
+    assert abs((kept[:, ::2] == kept[:, 1::2]).float().mean() - HALF) < 5 * 0.5 / 64_000**0.5
 
 
 def test_the_same_seed_epoch_and_step_give_the_same_mask_and_others_do_not(small_graph):
