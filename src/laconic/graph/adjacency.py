@@ -1,7 +1,7 @@
 """Adjacency: who sends to whom, as compressed rows by destination, and its transpose.
 
 Every operator on a graph (GCN, mean, sum, max, attention) shares one Adjacency: normalisation is a scale per row and
-per column beside it (`operator.py`), never a weight per edge, so a graph with five operators still holds its edges once.
+per column beside it (`operators/linear.py`), never a weight per edge: five operators still hold the edges once.
 """
 
 from dataclasses import dataclass

@@ -21,6 +21,7 @@ from laconic.graph.adjacency import Adjacency
 from laconic.graph.graph import Graph
 from laconic.graph.shard import Shard
 from laconic.kernels.compress import as_indices
+from laconic.kernels.gather import gather_rows
 from laconic.kernels.keyed import fold_key
 from laconic.kernels.sampling import expand_nodes
 
@@ -79,26 +80,29 @@ class NeighbourSampler:
         all_nodes, all_edges = np.concatenate(nodes), np.concatenate(edges)
         sources = as_indices(local_of[self._adjacency.indices[all_edges]], num_known)
         local_of[all_nodes] = -1
-        return self._gather(all_nodes, all_edges, Adjacency(np.concatenate(starts), sources, num_known), len(rows))
+        adjacency = Adjacency(np.concatenate(starts), sources, num_known)
+        # The backward pass needs the transpose: made here, by a worker, training does not wait for it.
+        _ = adjacency.transposed
+        return self._gather(all_nodes, all_edges, adjacency, len(rows))
 
     def _gather(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], adjacency: Adjacency, num_owned: int
     ) -> Shard:
         graph, node_ids = self.graph, torch.from_numpy(nodes)
-        owned = torch.zeros(len(nodes), dtype=torch.bool)
+        owned, nothing = (torch.from_numpy(np.zeros(len(nodes), bool)) for _ in range(2))
         owned[:num_owned] = True
         ends = np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)
         return Shard(
-            x=graph.x.index_select(0, node_ids),
-            y=graph.y.index_select(0, node_ids),
+            x=_take(graph.x, nodes),
+            y=_take(graph.y, nodes),
             edge_index=torch.from_numpy(ends),
             adjacency=adjacency,
             node_ids=node_ids,
             num_owned=num_owned,
             train_mask=owned,
-            val_mask=torch.zeros_like(owned),
-            test_mask=torch.zeros_like(owned),
-            edge_weight=None if self._weights is None else self._weights[torch.from_numpy(edges)],
+            val_mask=nothing,
+            test_mask=nothing,
+            edge_weight=None if self._weights is None else _take(self._weights, edges),
         )
 
     def _local_numbers(self) -> NDArray[np.int64]:
@@ -107,6 +111,20 @@ class NeighbourSampler:
             self._scratch.local_of = np.full(self.graph.num_nodes, -1, np.int64)
         numbers: NDArray[np.int64] = self._scratch.local_of
         return numbers
+
+
+def _take(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """Returns values[rows]. Torch's own way would start a team of threads in every worker, to fight with training's."""
+    out = torch.empty(len(rows), *values.shape[1:], dtype=values.dtype)
+    if rows.size:
+        # As bytes, so that one kernel serves every dtype, those unknown to numpy too.
+        gather_rows(_as_bytes(values.contiguous()), rows, _as_bytes(out))
+    return out
+
+
+def _as_bytes(values: Tensor) -> NDArray[np.uint8]:
+    pieces: NDArray[np.uint8] = values.view(len(values), -1).view(torch.uint8).numpy()
+    return pieces
 
 
 @final

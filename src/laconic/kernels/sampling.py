@@ -9,6 +9,8 @@ from laconic.kernels.compile import inline_kernel, serial_kernel
 from laconic.kernels.keyed import mix64, node_key
 
 _HALF_WORD = np.uint64(32)
+# So few are compared one by one faster than by a hash table.
+_FEW = 32
 
 
 @inline_kernel
@@ -46,7 +48,10 @@ def expand_nodes(indptr, indices, nodes, fanout, key, local_of, num_known):
             for k in range(degree):
                 drawn[k] = first + k
         else:
-            _draw_positions(node_key(key, nodes[i]), degree, drawn)
+            if len(drawn) <= _FEW:
+                _draw_few(node_key(key, nodes[i]), degree, drawn)
+            else:
+                _draw_many(node_key(key, nodes[i]), degree, drawn)
             drawn.sort()
             for k in range(len(drawn)):
                 drawn[k] += first
@@ -59,8 +64,8 @@ def expand_nodes(indptr, indices, nodes, fanout, key, local_of, num_known):
     return starts, edges, new_nodes[:num_new].copy()
 
 
-@serial_kernel
-def _draw_positions(key, degree, drawn):
+@inline_kernel
+def _draw_few(key, degree, drawn):
     # Floyd's algorithm: each subset is equally likely, in time that does not depend on the degree.
     count = len(drawn)
     for k in range(count):
@@ -71,3 +76,31 @@ def _draw_positions(key, degree, drawn):
                 position = top
                 break
         drawn[k] = position
+
+
+@serial_kernel
+def _draw_many(key, degree, drawn):
+    """The same draws as `_draw_few`, in time linear in their number: it looks for equal ones in a hash table."""
+    count = len(drawn)
+    size = 4 * _FEW
+    while size < 2 * count:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    for k in range(count):
+        top = degree - count + k
+        position = _draw_below(key, k, top + 1)
+        slot = _find_slot(table, position)
+        if table[slot] == position:
+            position = top
+            slot = _find_slot(table, position)
+        table[slot] = position
+        drawn[k] = position
+
+
+@inline_kernel
+def _find_slot(table, position):
+    """Where `position` stands in an open-addressed hash table of a power of two slots, or the free slot for it."""
+    slot = np.int64(mix64(np.uint64(0), np.uint64(position)) & np.uint64(len(table) - 1))
+    while table[slot] != -1 and table[slot] != position:
+        slot = (slot + 1) & (len(table) - 1)
+    return slot

@@ -73,6 +73,21 @@ def test_draws_are_uniform(make_graph):
     assert ((counts[1:] - expected) ** 2 / expected).sum() < 31.3
 
 
+@pytest.mark.parametrize("fanout", [31, 32, 33, 64, 200, 399])
+def test_many_neighbours_are_drawn_once_each(make_graph, fanout):
+    graph = make_graph(num_nodes=500, num_edges=0)
+    star = torch.stack([torch.arange(1, 401), torch.zeros(400, dtype=torch.int64)])
+    graph = type(graph)(star, graph.x, graph.y, graph.train_mask, graph.val_mask, graph.test_mask)
+    drawn = set()
+    for step in range(60):
+        batch = NeighbourSampler(graph, (fanout,), seed=0).sample(np.array([0]), epoch=0, step=step)
+        sources = batch.node_ids[batch.edge_index[0]].tolist()
+        assert len(set(sources)) == len(sources) == fanout
+        drawn.update(sources)
+    # A neighbour is passed over 60 times with a chance of (1 - 31 / 400)^60, less than 1 in 100.
+    assert len(drawn) > 380
+
+
 def test_the_same_key_gives_the_same_batch_and_another_does_not(small_graph):
     sampler = NeighbourSampler(small_graph, (2, 2), seed=0)
     rows = np.arange(20)
