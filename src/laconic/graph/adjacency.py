@@ -21,7 +21,9 @@ IntArray = NDArray[np.int32] | NDArray[np.int64]
 @final
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """Edges in compressed rows: row r receives from `indices[indptr[r]:indptr[r + 1]]`, sorted.
+    """Edges in compressed rows: row r receives from `indices[indptr[r]:indptr[r + 1]]`.
+
+    Within a row edges are sorted by source when made of an edge list; a sampled batch keeps the whole graph's order.
 
     Args:
         indptr: where each row starts, int64, (R + 1,).

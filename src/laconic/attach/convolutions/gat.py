@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from laconic.attach.aggregator import Attention
 from laconic.attach.convolutions.base import Convolution, refuse_aggregation
+from laconic.attach.convolutions.projection import is_plain
 from laconic.attach.scope import Scope
 
 
@@ -20,8 +23,13 @@ def _refuse(conv: Any) -> str | None:
 
 def _forward_gat(conv: GATConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
     rows = conv.lin(x).view(-1, conv.heads, conv.out_channels)
-    from_source = (rows * conv.att_src).sum(dim=-1)
-    from_destination = (rows * conv.att_dst).sum(dim=-1)
+    if is_plain(conv.lin):
+        # (x W) . att = x (W att): two thin columns per head instead of two more passes over all rows.
+        weight = conv.lin.weight.view(conv.heads, conv.out_channels, -1)
+        folded = torch.cat([(weight * att.view(conv.heads, -1, 1)).sum(1) for att in (conv.att_src, conv.att_dst)])
+        from_source, from_destination = F.linear(x, folded).tensor_split(2, dim=1)
+    else:
+        from_source, from_destination = ((rows * att).sum(dim=-1) for att in (conv.att_src, conv.att_dst))
     return _finish(conv, x, scope.aggregator.gat(rows, from_source, from_destination, _settings(conv, scope)))
 
 
