@@ -34,7 +34,7 @@ MODELS = {
 CONTENDERS = ("edge_index", "csr", "laconic", "no memory")
 OVER_EDGE_INDEX = {"GCN": 8.0, "SAGE": 8.0, "GIN": 6.0, "GAT": 4.0}
 SIZE = {True: (20_000, 30), False: (100_000, 30)}
-REPEATS = {True: 3, False: 5}
+REPEATS = 3
 
 
 def targets(quick: bool) -> dict[str, Target]:
@@ -135,7 +135,7 @@ def main() -> None:
             for layers in (2,) if quick else (2, 3):
                 cell = f"{graph.name}, {model_name}-{layers}"
                 numbers = benchmark.cell(
-                    cell, lambda g=graph, m=model_name, k=layers: measure_epochs(g, m, k, REPEATS[quick])
+                    cell, lambda g=graph, m=model_name, k=layers: measure_epochs(g, m, k, REPEATS)
                 )
                 over = {kind: numbers[kind] / numbers["laconic"] for kind in ("edge_index", "csr")}
                 note(f"{model_name} over edge_index", over["edge_index"])

@@ -48,6 +48,7 @@ class Session:
         self.graph = graph
         self.strategy = strategy
         self._seed = seed
+        self._num_train = int(graph.train_mask.sum())
         self._shard: Shard | None = None
         self._model: nn.Module | None = None
 
@@ -77,7 +78,7 @@ class Session:
             out: the model's outputs for every row of `shard`.
         """
         rows = shard.train_rows
-        return function(out[rows], shard.y[rows], reduction="sum") / int(self.graph.train_mask.sum())
+        return function(out[rows], shard.y[rows], reduction="sum") / self._num_train
 
     def evaluate(self, metric: str = "auto") -> dict[str, float]:
         """Returns the score of each split on the whole graph, exactly: {"train": ..., "val": ..., "test": ...}.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from laconic.graph import Shard
@@ -19,7 +20,8 @@ from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
 from laconic.graph.operators.maximum import maximum
 
-# Aggregated input features are kept up to this size: they cost memory once and save a product in every epoch.
+# Aggregated input features are kept up to this size: they cost memory once and save a product in every epoch. Their
+# powers (SGConv) are kept as long as all of them together are not larger.
 REMEMBERED_BYTES_LIMIT = 1 << 30
 
 
@@ -84,6 +86,25 @@ class Aggregator(ABC):
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """An aggregation that is kept, and how often both tensors had been changed in place by then."""
+
+    x: Tensor
+    out: Tensor
+    x_version: int
+    out_version: int
+
+    @staticmethod
+    def of(x: Tensor, out: Tensor) -> "_Kept":
+        return _Kept(x, out, x._version, out._version)
+
+    @property
+    def is_valid(self) -> bool:
+        return self.x._version == self.x_version and self.out._version == self.out_version
+
+
+@final
 class LocalAggregator(Aggregator):
     """All rows and edges are here: one machine, or one mini-batch.
 
@@ -96,20 +117,24 @@ class LocalAggregator(Aggregator):
         self._shard = shard
         self._dropped: tuple[object, LinearOperator] = (None, LinearOperator(shard.adjacency))
         self._operators: dict[Linear, LinearOperator] = {}
-        self._remembered: dict[tuple[Linear, int], tuple[Tensor, int, Tensor]] = {}
+        self._remembered: dict[tuple[Linear, int], _Kept] = {}
         self._constants: dict[int, Tensor] = {id(shard.x): shard.x} if remember_inputs else {}
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         if not self.is_remembered(x):
             return self._operator(aggregation) @ x
         kept = self._remembered.get((aggregation, id(x)))
-        if kept is None or kept[1] != x._version:
-            out = self._operator(aggregation).multiply(x)
-            self._remembered[aggregation, id(x)] = (x, x._version, out)
-            # What was made of a constant is one too, so that powers (SGConv) are kept as well.
-            self._constants[id(out)] = out
-            return out
-        return kept[2]
+        if kept is None or not kept.is_valid:
+            if kept is not None:
+                self._forget(kept.out)
+            # Out of inference mode: a tensor made in it could not be trained on later.
+            with torch.inference_mode(False):
+                kept = _Kept.of(x, self._operator(aggregation).multiply(x))
+            self._remembered[aggregation, id(x)] = kept
+            if sum(constant.nbytes for constant in self._constants.values()) <= REMEMBERED_BYTES_LIMIT:
+                # What was made of a constant is one too, so that powers (SGConv) are kept as well.
+                self._constants[id(kept.out)] = kept.out
+        return kept.out
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
@@ -128,6 +153,7 @@ class LocalAggregator(Aggregator):
         return (
             self._constants.get(id(x)) is x
             and not x.requires_grad
+            and not x.is_inference()
             and x.nbytes <= REMEMBERED_BYTES_LIMIT
             and x.is_floating_point()
         )
@@ -160,6 +186,14 @@ class LocalAggregator(Aggregator):
             key=int(settings.key),
             node_ids=self._shard.node_ids,
         )
+
+    def _forget(self, out: Tensor) -> None:
+        """Drops what was kept of `out`, an aggregation that holds no longer."""
+        self._constants.pop(id(out), None)
+        for place, kept in list(self._remembered.items()):
+            if kept.x is out:
+                del self._remembered[place]
+                self._forget(kept.out)
 
     def _operator(self, aggregation: Linear) -> LinearOperator:
         if aggregation not in self._operators:

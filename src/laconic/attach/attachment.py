@@ -18,6 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import MessagePassing
 
 from laconic.attach.aggregator import Aggregator, LocalAggregator
+from laconic.attach.checkpointing import is_run_twice
 from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
 from laconic.attach.scope import Scope
@@ -43,19 +44,17 @@ class Attachment:
     @contextmanager
     def using(self, batch: Shard) -> Iterator[Shard]:
         """Inside, the model's convolutions work on `batch`: a mini-batch, which is used once."""
-        shard, aggregator = self._scope.shard, self._scope.aggregator
-        self._scope.enter(batch, LocalAggregator(batch, remember_inputs=False))
-        try:
+        with self._scope.using(batch, LocalAggregator(batch, remember_inputs=False)):
             yield batch
-        finally:
-            self._scope.enter(shard, aggregator)
 
     def detach(self) -> nn.Module:
         """Gives the model back as it was before `attach`."""
         for module in self.model.modules():
             if isinstance(module, MessagePassing):
                 _remove_watchers(module)
-            for name in ("forward", "laconic_scope", "laconic_convolution"):
+            if getattr(module.__dict__.get("forward"), "__func__", None) in (_kernel_forward, _keyed_forward):
+                del module.__dict__["forward"]
+            for name in ("laconic_scope", "laconic_convolution"):
                 module.__dict__.pop(name, None)
         return self.model
 
@@ -126,25 +125,47 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature:
 def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
     given = _signature(type(self).forward).bind(self, *args, **kwargs).arguments
-    if not _fits(self, scope, given):
+    reason = _misfit(self, scope, given)
+    if reason is not None:
+        _log_once(type(self).__name__, reason)
         return type(self).forward(self, *args, **kwargs)
     weighted = given.get("edge_weight") is not None
     return self.laconic_convolution.forward(self, scope, given["x"], weighted)
 
 
-def _fits(conv: Any, scope: Scope, given: dict[str, Any]) -> bool:
-    """Whether this call is the plain one that the kernel stands for: own edges, one row per node, nothing special."""
-    x = given["x"]
-    if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[0] != scope.shard.num_rows or not x.is_floating_point():
-        return False
+def _misfit(conv: Any, scope: Scope, given: dict[str, Any]) -> str | None:
+    """Returns why this call is not the plain one that the kernel stands for, or None.
+
+    The plain one has the graph's own edges, one row of features per node, and nothing special.
+    """
+    if torch._C._get_tracing_state() is not None:
+        return "it is being traced"
     if not scope.owns_edges(given["edge_index"]):
-        return False
+        return "it was called with an edge_index other than the graph's own"
+    if not _is_rows(given["x"], scope.shard.num_rows):
+        return "its x is not one row of numbers per node"
     for name, value in given.items():
         if name in ("self", "x", "edge_index") or value is None:
             continue
         if name != "edge_weight" or not scope.owns_weights(value):
-            return False
-    return not conv.explain and not _has_hooks(conv) and not _is_lazy(conv)
+            return f"it was called with {name}" + (" other than the graph's own" if name == "edge_weight" else "")
+    if conv.explain or _has_hooks(conv):
+        return "its message passing is being watched"
+    if _is_lazy(conv):
+        return "its first call gives it its shape"
+    if conv.training and getattr(conv, "dropout", 0) > 0 and is_run_twice(scope.grad_enabled):
+        return "its dropout has to be repeated by an activation checkpoint"
+    return None
+
+
+def _is_rows(x: object, num_rows: int) -> bool:
+    return (
+        isinstance(x, Tensor)
+        and x.dim() == 2
+        and x.shape[0] == num_rows
+        and x.is_floating_point()
+        and x.layout == torch.strided
+    )
 
 
 def _has_hooks(conv: Any) -> bool:
@@ -174,8 +195,10 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return inner(self, *args, **kwargs)
     scope.call = 0
     scope.edge_ends.clear()
+    scope.grad_enabled = torch.is_grad_enabled()
     try:
         with KeyedDropout(scope):
             return inner(self, *args, **kwargs)
     finally:
+        scope.grad_enabled = False
         scope.step += 1

@@ -13,8 +13,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch_geometric.nn import MessagePassing
 
+from laconic.attach.checkpointing import is_run_twice, refuse_old_checkpoint
 from laconic.attach.scope import Scope
 from laconic.graph.operators.dropout import drop_edges, drop_nodes
+
+# torch.dropout has names of its own for the arguments of torch.nn.functional.dropout.
+_NAMES = {"train": "training"}
 
 
 @final
@@ -32,8 +36,7 @@ class KeyedDropout(TorchFunctionMode):
         if func is F.dropout:
             return self._drop(*args, **kwargs)
         if func is torch.dropout:
-            x, probability, training = args
-            return self._drop(x, probability, training)
+            return self._drop(*args, **{_NAMES.get(name, name): value for name, value in kwargs.items()})
         return func(*args, **kwargs)
 
     # The arguments are those of torch.nn.functional.dropout, under their names.
@@ -42,6 +45,9 @@ class KeyedDropout(TorchFunctionMode):
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
         if not training or p == 0.0:
             return input
+        if is_run_twice(self._scope.grad_enabled):
+            refuse_old_checkpoint()
+            return F.dropout(input, p, training, inplace)
         out = self._masked(input, p)
         return input.copy_(out) if inplace else out
 

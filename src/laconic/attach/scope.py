@@ -1,5 +1,7 @@
 """Scope: what the layers of an attached model share: the shard in use, its aggregator, and the keys of randomness."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -19,20 +21,37 @@ class Scope:
 
     no_key = np.uint64(0)
 
+    shard: Shard
+    aggregator: Aggregator
+    _edge_index_version: int
+    _edge_weight_version: int
+
     def __init__(self, shard: Shard, aggregator: Aggregator, seed: int) -> None:
         self.seed = seed
         self.epoch = 0
         self.step = 0
         self.call = 0
+        self.grad_enabled = False
+        """Whether autograd recorded when the model was called."""
         self.edge_ends: list[Tensor] = []
-        self.enter(shard, aggregator)
+        self._enter(shard, aggregator)
 
-    def enter(self, shard: Shard, aggregator: Aggregator) -> None:
-        """Makes `shard` the one in use."""
+    @contextmanager
+    def using(self, shard: Shard, aggregator: Aggregator) -> Iterator[None]:
+        """Inside, `shard` is the one in use."""
+        # The versions come back too: edges that were changed in place stay changed, whatever was used in between.
+        before = (self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version)
+        self._enter(shard, aggregator)
+        try:
+            yield
+        finally:
+            self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version = before
+
+    def _enter(self, shard: Shard, aggregator: Aggregator) -> None:
         self.shard = shard
         self.aggregator = aggregator
-        self._edge_index_version = shard.edge_index._version
-        self._edge_weight_version = -1 if shard.edge_weight is None else shard.edge_weight._version
+        self._edge_index_version = _version(shard.edge_index)
+        self._edge_weight_version = -1 if shard.edge_weight is None else _version(shard.edge_weight)
 
     def next_key(self) -> np.uint64:
         """Returns the key of the next random mask in this step; layers call it in the order of the model."""
@@ -41,7 +60,8 @@ class Scope:
 
     def owns_edges(self, edge_index: object) -> bool:
         """Whether `edge_index` is the shard's own tensor, unchanged since the shard was entered."""
-        return edge_index is self.shard.edge_index and self.shard.edge_index._version == self._edge_index_version
+        own = self.shard.edge_index
+        return edge_index is own and _version(own) == self._edge_index_version
 
     def owns_weights(self, edge_weight: object) -> bool:
         """Whether `edge_weight` is the shard's own, unchanged, and needs no gradient."""
@@ -49,7 +69,7 @@ class Scope:
         return (
             own is not None
             and edge_weight is own
-            and own._version == self._edge_weight_version
+            and _version(own) == self._edge_weight_version
             and not own.requires_grad
         )
 
@@ -61,3 +81,8 @@ class Scope:
             "A model that is attached to a graph cannot be pickled. Save model.state_dict() instead: its keys are "
             "PyG's own and load into a plain model."
         )
+
+
+def _version(tensor: Tensor) -> int:
+    # A batch drawn in inference mode counts no changes.
+    return -1 if tensor.is_inference() else tensor._version

@@ -24,7 +24,8 @@ class DataConfig:
     source: str = "sbm"
     """A built-in graph or a spec of one ("sbm(nodes=5000)"), a file or folder of data, or a store."""
     normalise_features: Literal["auto", "row", "none"] = "auto"
-    """row: divide each node's features by their sum. auto: row for bags of words (no value below 0, nearly all 0)."""
+    """row: divide each node's features by their sum. auto: row for bags of words (none below 0, most of them 0) with
+    few training nodes (at least four features for each); none otherwise."""
 
 
 @final

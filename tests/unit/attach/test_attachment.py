@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE, SAGEConv, TransformerConv
+from torch_geometric.nn import GAT, GCN, GATConv, GATv2Conv, GCNConv, GraphSAGE, SAGEConv, TransformerConv
 from torch_geometric.nn.models import MLP
 
 from laconic.attach import aggregator as aggregator_module
@@ -66,6 +66,18 @@ def test_another_edge_index_runs_pygs_code_with_its_result(small_graph):
     fewer = small_graph.edge_index[:, :100]
     torch.testing.assert_close(attachment.model(small_graph.x, fewer), plain(small_graph.x, fewer))
     assert counting.calls == 0
+
+
+def test_other_edges_are_told_of_once(small_graph, caplog):
+    attachment_module._log_once.cache_clear()
+    attach(model := GCN(8, 16, 2, 4), Shard.whole(small_graph))
+    with caplog.at_level(logging.INFO, logger="laconic"):
+        model(small_graph.x, small_graph.edge_index)
+        for _ in range(2):
+            model(small_graph.x, small_graph.edge_index.clone())
+    assert [record.message for record in caplog.records] == [
+        "GCNConv runs PyG's own code: it was called with an edge_index other than the graph's own."
+    ]
 
 
 def test_an_edge_index_changed_in_place_runs_pygs_code(make_graph):
@@ -128,6 +140,36 @@ def test_a_setting_without_a_kernel_runs_pygs_code_with_the_reason(conv, reason,
     torch.testing.assert_close(
         conv(small_graph.x, small_graph.edge_index), plain(small_graph.x, small_graph.edge_index)
     )
+
+
+def test_sparse_features_run_pygs_code(small_graph):
+    conv = GCNConv(8, 16)
+    plain = copy.deepcopy(conv)
+    attach(conv, Shard.whole(small_graph))
+    sparse = small_graph.x.to_sparse()
+    torch.testing.assert_close(conv(sparse, small_graph.edge_index), plain(sparse, small_graph.edge_index))
+
+
+@pytest.mark.parametrize("kind", [GCNConv, SAGEConv, GATConv, GATv2Conv])
+def test_autocast_gives_pygs_dtype_and_values(kind, small_graph):
+    conv = kind(8, 4)
+    plain = copy.deepcopy(conv)
+    attach(conv, Shard.whole(small_graph))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = (c(small_graph.x, small_graph.edge_index) for c in (conv, plain))
+    # bfloat16 has 8 bits, and PyG rounds sums of GCN at other places.
+    torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.05)
+    ours.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of PyG's own checks
+def test_a_trace_holds_pygs_operations_and_not_the_kernels_numbers(small_graph):
+    conv = SAGEConv(8, 4)
+    plain = copy.deepcopy(conv)
+    attach(conv, Shard.whole(small_graph))
+    traced = torch.jit.trace(conv, (small_graph.x, small_graph.edge_index))
+    other = small_graph.x.flip(0)
+    torch.testing.assert_close(traced(other, small_graph.edge_index), plain(other, small_graph.edge_index))
 
 
 def test_a_subclass_with_its_own_message_runs_that(small_graph):
@@ -199,6 +241,16 @@ def test_detach_gives_the_plain_model_back(small_graph):
     model(small_graph.x, small_graph.edge_index)
     assert counting.calls == 0
     attach(model, Shard.whole(small_graph))
+
+
+def test_detach_leaves_what_others_replaced(small_graph):
+    model = GCN(8, 16, 2, 4)
+    model.convs[1].forward = lambda x, edge_index, edge_weight=None: x * 0
+    model.dropout.forward = lambda x: x + 1
+    expected = model(small_graph.x, small_graph.edge_index)
+    attach(model, Shard.whole(small_graph)).detach()
+    assert torch.equal(model(small_graph.x, small_graph.edge_index), expected)
+    assert {"forward"} <= set(model.convs[1].__dict__) & set(model.dropout.__dict__)
 
 
 def test_attaching_twice_is_refused(small_graph):

@@ -8,6 +8,9 @@ from torch_geometric.nn import APPNP, GAT, GCN, GATConv, GraphSAGE, TransformerC
 
 from laconic.attach import attach
 from laconic.graph import Graph, Shard
+from laconic.graph.normalize import gcn_operator
+from laconic.graph.operators.dropout import drop_entries
+from laconic.kernels.keyed import fold_key
 
 HALF = 0.5
 
@@ -122,11 +125,16 @@ def test_appnp_drops_from_what_the_propagation_before_has_left(make_graph):
     assert torch.autograd.gradcheck(
         keyed_run(APPNP(K=3, alpha=0.1, dropout=HALF), shard), (shard.x.clone().requires_grad_(),)
     )
-    # With alpha = 0 and everything dropped at once nothing is left; PyG's weights are multiplied by each mask in turn.
-    ones = torch.ones_like(shard.x)
-    once = keyed_run(APPNP(K=1, alpha=0.0, dropout=0.9), shard)(ones)
-    thrice = keyed_run(APPNP(K=3, alpha=0.0, dropout=0.9), shard)(ones)
-    assert ((thrice != 0) <= (once != 0)).all()
+    # PyG's weights are multiplied by each mask in turn.
+    operator, x = gcn_operator(shard.adjacency), shard.x
+    for call in (1, 2, 3):
+        operator = drop_entries(operator, HALF, fold_key(0, 0, 0, call), shard.node_ids)
+        x = 0.9 * (operator @ x) + 0.1 * shard.x
+    out = keyed_run(APPNP(K=3, alpha=0.1, dropout=HALF), shard)(shard.x)
+    torch.testing.assert_close(out, x, atol=1e-12, rtol=1e-12)
+    kept = torch.from_numpy(operator.values)
+    # Most are dropped by one of three masks; the rest is scaled up thrice.
+    assert set(kept.tolist()) == {0.0, 8.0}
 
 
 def test_gradients_pass_through_the_kept_elements_only(small_graph):
@@ -162,12 +170,30 @@ def test_evaluation_drops_nothing_and_moves_no_key(small_graph):
 
 
 def test_the_global_random_state_is_untouched(small_graph):
-    state = torch.get_rng_state()
-    outputs(GAT(8, 16, 2, 4, dropout=HALF).requires_grad_(False), Shard.whole(small_graph))
-    torch.set_rng_state(state)
+    models = (Functional(), GAT(8, 16, 2, 4, dropout=HALF), TransformerConv(8, 4, dropout=HALF))
     before = torch.get_rng_state()
-    outputs(Functional(), Shard.whole(small_graph))
+    for model in models:
+        outputs(model, Shard.whole(small_graph))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        lambda x: torch.dropout(x, HALF, True),
+        lambda x: torch.dropout(x, p=HALF, train=True),
+        lambda x: torch.dropout(input=x, p=HALF, train=True),
+        lambda x: F.dropout(input=x),
+        lambda x: F.dropout(x, p=HALF, inplace=False),
+    ],
+)
+def test_however_dropout_is_called_it_is_keyed(drop, small_graph):
+    class Calling(nn.Module):
+        def forward(self, x, edge_index):
+            return drop(x)
+
+    shard = Shard.whole(small_graph)
+    assert torch.equal(outputs(Calling(), shard)[0], outputs(Functional(), shard)[0])
 
 
 def test_half_precision_uses_the_same_mask(small_graph):

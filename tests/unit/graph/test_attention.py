@@ -242,3 +242,20 @@ def test_dropping_everything_leaves_nothing(small_graph):
     inputs = make_inputs("gat", 60, 60)
     out = gat_attention(small_graph.adjacency, *inputs, negative_slope=0.2, self_loops=True, dropout=1.0, key=1)
     assert (out == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("num_rows", "num_sources"), [(59, 60), (60, 59)])
+def test_rows_that_do_not_fit_are_refused_before_memory_is_read(small_graph, kind, num_rows, num_sources):
+    inputs = make_inputs(kind, num_rows, num_sources)
+    with pytest.raises(AssertionError, match="sources and rows"):
+        KINDS[kind](small_graph.adjacency, *inputs, negative_slope=0.2, self_loops=True)
+
+
+def test_mixed_precision_has_the_values_of_single(small_graph):
+    x, a_src, a_dst = make_inputs("gat", 60, 60, dtype=torch.float32)
+    setting = {"negative_slope": 0.2, "self_loops": True}
+    mixed = gat_attention(small_graph.adjacency, x.bfloat16(), a_src, a_dst, **setting)
+    assert mixed.dtype == torch.float32
+    exact = gat_attention(small_graph.adjacency, x.bfloat16().float(), a_src, a_dst, **setting)
+    torch.testing.assert_close(mixed, exact, atol=1e-5, rtol=1e-5)

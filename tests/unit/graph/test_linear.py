@@ -131,3 +131,11 @@ def test_no_edges_give_the_diagonal_alone():
     out.sum().backward()
     assert out.tolist() == x.grad.tolist() == [[1, 1], [1, 1], [1, 1]]
     assert (sum_operator(adjacency) @ x).abs().max() == 0
+
+
+def test_rows_that_do_not_fit_are_refused_before_memory_is_read(small_graph):
+    operator = sum_operator(small_graph.adjacency)
+    with pytest.raises(AssertionError, match="59 rows for 60 columns"):
+        operator.multiply(small_graph.x[:59])
+    with pytest.raises(AssertionError, match="is not rows"):
+        operator.multiply(small_graph.x[:, 0])

@@ -85,3 +85,8 @@ def test_no_edges_at_all_give_zeros():
     x = torch.tensor([[3.0]], requires_grad=True)
     maximum(none, x).sum().backward()
     assert x.grad.tolist() == [[0.0]]
+
+
+def test_rows_that_do_not_fit_are_refused_before_memory_is_read(small_graph):
+    with pytest.raises(AssertionError, match="59 rows for 60 columns"):
+        maximum(small_graph.adjacency, small_graph.x[:59])

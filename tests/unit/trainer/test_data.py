@@ -7,11 +7,12 @@ from laconic.trainer.data import absolute_source, describe_graph, is_bag_of_word
 
 
 @pytest.fixture
-def words(small_graph):
-    generator = torch.Generator().manual_seed(3)
-    counts = torch.randint(1, 5, (60, 8), generator=generator) * (torch.rand(60, 8, generator=generator) < 0.2)
+def words(make_graph):
+    """Rare words and few labels: 160 features for 30 training nodes."""
+    graph, generator = make_graph(num_features=160), torch.Generator().manual_seed(3)
+    counts = torch.randint(1, 5, (60, 160), generator=generator) * (torch.rand(60, 160, generator=generator) < 0.05)
     counts[5] = 0
-    return dataclasses.replace(small_graph, x=counts.float())
+    return dataclasses.replace(graph, x=counts.float())
 
 
 def test_normalised_rows_sum_to_one_and_empty_rows_stay_empty(words):
@@ -24,11 +25,14 @@ def test_normalised_rows_sum_to_one_and_empty_rows_stay_empty(words):
     assert torch.equal(graph.x[~is_empty].argmax(dim=1), words.x[~is_empty].argmax(dim=1))
 
 
-def test_auto_normalises_bags_of_words_and_nothing_else(words, small_graph):
+def test_auto_normalises_bags_of_words_with_few_labels_and_nothing_else(words, make_graph):
     dense = dataclasses.replace(words, x=words.x + 0.5)
+    negative = dataclasses.replace(words, x=-words.x)
+    many_labels = dataclasses.replace(words, x=words.x[:, :119])
     assert prepare_features(words, "auto")[1] == "row"
-    assert prepare_features(small_graph, "auto")[1] == "none"
-    assert prepare_features(dense, "auto")[1] == "none"
+    assert prepare_features(dataclasses.replace(words, x=words.x[:, :120]), "auto")[1] == "row"
+    for graph in (dense, negative, many_labels, make_graph()):
+        assert prepare_features(graph, "auto") == (graph, "none")
 
 
 def test_none_leaves_the_graph_itself(words, small_graph):

@@ -93,7 +93,7 @@ def test_labels_are_written_one_column_each(labelled_run, tmp_path):
 def test_features_are_prepared_as_in_training_whatever_they_look_like(tmp_path, graph):
     sparse = dataclasses.replace(graph, x=(graph.x > 1).float())
     config = Config(
-        data=DataConfig(normalise_features="auto"),
+        data=DataConfig(normalise_features="row"),
         model=parse_model("gcn(hidden=8)"),
         training=TrainingConfig(epochs=3),
         run=RunConfig(folder=str(tmp_path / "sparse"), tensorboard=False, threads=1),

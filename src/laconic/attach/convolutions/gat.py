@@ -23,7 +23,7 @@ def _refuse(conv: Any) -> str | None:
 
 def _forward_gat(conv: GATConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
     rows = conv.lin(x).view(-1, conv.heads, conv.out_channels)
-    if is_plain(conv.lin):
+    if is_plain(conv.lin) and conv.lin.bias is None:
         # (x W) . att = x (W att): two thin columns per head instead of two more passes over all rows.
         weight = conv.lin.weight.view(conv.heads, conv.out_channels, -1)
         folded = torch.cat([(weight * att.view(conv.heads, -1, 1)).sum(1) for att in (conv.att_src, conv.att_dst)])

@@ -5,7 +5,7 @@ from torch_geometric.nn import GCNConv
 
 from laconic.attach.aggregator import Linear
 from laconic.attach.convolutions.base import Convolution, refuse_aggregation
-from laconic.attach.convolutions.projection import aggregate_and_project
+from laconic.attach.convolutions.projection import aggregate_and_project, is_plain
 from laconic.attach.scope import Scope
 
 
@@ -20,6 +20,12 @@ def _forward(conv: GCNConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
         aggregation = Linear("gcn", weighted, self_loops=conv.add_self_loops, loop_weight=loop_weight)
     else:
         aggregation = Linear("sum", weighted)
+    if not is_plain(conv.lin) or conv.lin.bias is not None:
+        # PyG projects first: for a layer that is more than a matrix the order is not ours to choose.
+        out = scope.aggregator.linear(aggregation, conv.lin(x))
+        if conv.bias is not None:
+            out = out + conv.bias
+        return out
     return aggregate_and_project(scope.aggregator, aggregation, x, conv.lin, conv.bias)
 
 

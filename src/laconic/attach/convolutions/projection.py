@@ -9,6 +9,8 @@ from torch_geometric.nn.dense import Linear as PygLinear
 
 from laconic.attach.aggregator import Aggregator, Linear
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 
 def aggregate_and_project(
     aggregator: Aggregator, aggregation: Linear, x: Tensor, linear: Any, bias: Tensor | None
@@ -22,6 +24,7 @@ def aggregate_and_project(
         # A parametrised or hooked layer may be more than a matrix.
         projected: Tensor = linear(aggregator.linear(aggregation, x))
         return projected if bias is None else projected + bias
+    assert bias is None or linear.bias is None, "two biases"
     offset = linear.bias if bias is None else bias
     width_out, width_in = linear.weight.shape
     if aggregator.is_remembered(x) or width_in <= width_out:
@@ -42,7 +45,7 @@ def is_plain(linear: Any) -> bool:
     """Whether a layer is nothing but a matrix and a bias."""
     return (
         type(linear) in (torch.nn.Linear, PygLinear)
-        and not linear._forward_hooks
-        and not linear._forward_pre_hooks
+        and "forward" not in linear.__dict__
+        and not any(getattr(linear, hooks) for hooks in _HOOKS)
         and not torch.is_autocast_enabled("cpu")
     )

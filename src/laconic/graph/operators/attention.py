@@ -43,6 +43,7 @@ def gat_attention(
             `node_ids` and the head. Duplicate edges are kept or dropped together.
         node_ids: number of each source in the whole graph, (S,), of which the first R are the rows'; 0, 1, ... if None.
     """
+    _check_rows(adjacency, x_SHC, a_dst_RH)
     setting = AttentionSetting.of(adjacency, negative_slope, self_loops, dropout, key, node_ids)
     if _has_kernel(x_SHC):
         return _gat(x_SHC, a_src_SH, a_dst_RH, setting)
@@ -65,10 +66,17 @@ def gatv2_attention(
 
     Arguments and result are as in `gat_attention`.
     """
+    _check_rows(adjacency, x_l_SHC, x_r_RHC)
     setting = AttentionSetting.of(adjacency, negative_slope, self_loops, dropout, key, node_ids)
     if _has_kernel(x_l_SHC):
         return _gatv2(x_l_SHC, x_r_RHC, att_HC, setting)
     return gatv2_by_torch(adjacency, x_l_SHC, x_r_RHC, att_HC, **setting.as_keywords())
+
+
+def _check_rows(adjacency: Adjacency, sources: Tensor, destinations: Tensor) -> None:
+    # The kernels do not check what they read.
+    given, expected = (len(sources), len(destinations)), (adjacency.num_columns, adjacency.num_rows)
+    assert given == expected, f"{given} sources and rows for {expected}"
 
 
 def _has_kernel(x: Tensor) -> bool:

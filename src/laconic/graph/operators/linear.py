@@ -54,6 +54,9 @@ class LinearOperator:
 
     def multiply(self, x: Tensor) -> Tensor:
         """Returns M x without recording it for autograd."""
+        # The kernel does not check what it reads.
+        assert x.dim() == 2, f"{tuple(x.shape)} is not rows"
+        assert x.shape[0] == self.adjacency.num_columns, f"{x.shape[0]} rows for {self.adjacency.num_columns} columns"
         if x.device.type != "cpu":
             return self.as_torch(x.device, x.dtype) @ x
         if x.dtype not in (torch.float32, torch.float64):

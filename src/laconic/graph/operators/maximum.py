@@ -19,6 +19,8 @@ def maximum(adjacency: Adjacency, x: Tensor) -> Tensor:
 
     The gradient goes to the winner; of equal ones to the first. (PyG spreads it evenly over equal ones.)
     """
+    # The kernel does not check what it reads.
+    assert x.shape[0] == adjacency.num_columns, f"{x.shape[0]} rows for {adjacency.num_columns} columns"
     if x.device.type != "cpu":
         return maximum_by_torch(adjacency, x)
     if x.dtype not in (torch.float32, torch.float64):

@@ -78,4 +78,5 @@ def _softmax(logits_EH: Tensor, rows: Tensor, num_rows: int) -> Tensor:
 
 def _sum_values(x_SHC: Tensor, alpha_EH: Tensor, sources: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     values = alpha_EH.unsqueeze(-1) * x_SHC.index_select(0, sources)
-    return x_SHC.new_zeros(num_rows, *x_SHC.shape[1:]).index_add(0, rows, values)
+    # Of the values' dtype: under autocast that is wider than x's.
+    return values.new_zeros(num_rows, *values.shape[1:]).index_add(0, rows, values)
