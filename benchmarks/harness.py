@@ -6,13 +6,16 @@ the whole run is done, so that a run that was stopped goes on where it was. The 
 """
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +32,8 @@ class Target:
     at_most: bool = False
 
     def is_missed(self, value: float) -> bool:
-        return value > self.bound if self.at_most else value < self.bound
+        # Written so that a NaN misses.
+        return not (value <= self.bound if self.at_most else value >= self.bound)
 
 
 @dataclass
@@ -47,6 +51,7 @@ class Benchmark:
         parser.add_argument("--quick", action="store_true", help="about a minute: at least one cell per figure")
         parser.add_argument("--fresh", action="store_true", help="forget the cells of a run that was stopped")
         arguments = parser.parse_args()
+        _wait_passively()
         benchmark = Benchmark(name, arguments.quick, targets[arguments.quick])
         if arguments.fresh:
             benchmark._partial.unlink(missing_ok=True)
@@ -61,12 +66,12 @@ class Benchmark:
         if self._partial.exists():
             for line in self._partial.read_text().splitlines():
                 row = json.loads(line)
-                if row["cell"] == name:
+                if row["cell"] == name and row["code"] == _code_version():
                     return dict(row["numbers"])
         numbers = measure()
         RESULTS.mkdir(exist_ok=True)
         with self._partial.open("a") as file:
-            file.write(json.dumps({"cell": name, "numbers": numbers}) + "\n")
+            file.write(json.dumps({"cell": name, "code": _code_version(), "numbers": numbers}) + "\n")
         return numbers
 
     def finish(self) -> None:
@@ -84,6 +89,25 @@ class Benchmark:
         self._partial.unlink(missing_ok=True)
         console.print(f"[bold]{'missed: ' + ', '.join(missed) if missed else 'all targets met'}[/bold]")
         print(json.dumps(closing))
+
+
+def _wait_passively() -> None:
+    """Starts the script anew with the wait policy that `import laconic` has set by now: torch reads it when it loads.
+
+    All contenders run under it.
+    """
+    if os.environ.get("LACONIC_BENCHMARK") != "1":
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "LACONIC_BENCHMARK": "1"})
+
+
+@cache
+def _code_version() -> str:
+    """A fingerprint of the library and the benchmarks: cells of other code are not taken over."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted([*(root / "src").rglob("*.py"), *(root / "benchmarks").glob("*.py")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, float]:

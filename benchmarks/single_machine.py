@@ -5,7 +5,8 @@
 
 Same weights, same losses (to 1e-5, checked in every cell), the whole step: forward, loss, backward, Adam. "No memory"
 is Laconic without remembered input aggregations, to show what they save. Memory is what an epoch adds to a process that
-holds torch and the graph, at its peak, each contender in a process of its own.
+holds torch, the graph and its compressed edges, at its peak, each contender in a process of its own. PyG's GCN
+normalises the adjacency anew in every pass, as it does by default.
 """
 
 import copy
@@ -15,6 +16,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE
@@ -83,9 +85,12 @@ def measure_epochs(graph: Graph, model_name: str, layers: int, repeats: int) -> 
     steps = {kind: stepper(kind, copy.deepcopy(model), graph, losses) for kind in CONTENDERS}
     seconds = interleaved(steps, repeats)
     # The first steps are compared: later on Adam amplifies rounding where a true gradient is zero.
-    reference = losses["edge_index"][:2]
-    difference = max(abs(ours - theirs) for ours, theirs in zip(losses["laconic"][:2], reference, strict=True))
-    return {**seconds, "loss difference": difference}
+    differences = [
+        abs(loss - reference)
+        for kind in CONTENDERS
+        for loss, reference in zip(losses[kind][:2], losses["edge_index"][:2])
+    ]
+    return {**seconds, "loss difference": float(np.max(differences))}  # np.max: a NaN comes through
 
 
 def measure_memory(model_name: str, quick: bool) -> dict[str, float]:
@@ -128,21 +133,19 @@ def main() -> None:
     def note(name: str, value: float) -> None:
         worst[name] = min(worst.get(name, value), value)
 
-    loss_difference = 0.0
+    loss_differences: list[float] = []
     for power_law in (False, True):
         graph = random_graph(*SIZE[quick], power_law=power_law)
         for model_name in MODELS:
             for layers in (2,) if quick else (2, 3):
                 cell = f"{graph.name}, {model_name}-{layers}"
-                numbers = benchmark.cell(
-                    cell, lambda g=graph, m=model_name, k=layers: measure_epochs(g, m, k, REPEATS)
-                )
+                numbers = benchmark.cell(cell, lambda g=graph, m=model_name, k=layers: measure_epochs(g, m, k, REPEATS))
                 over = {kind: numbers[kind] / numbers["laconic"] for kind in ("edge_index", "csr")}
                 note(f"{model_name} over edge_index", over["edge_index"])
                 note(f"{model_name} over csr", over["csr"])
                 if layers == 2 and model_name in ("GCN", "SAGE"):
                     note(f"{model_name}-2 over csr", over["csr"])
-                loss_difference = max(loss_difference, numbers["loss difference"])
+                loss_differences.append(numbers["loss difference"])
                 table.add_row(
                     cell,
                     *(f"{numbers[kind]:.3f}" for kind in CONTENDERS),
@@ -163,7 +166,7 @@ def main() -> None:
 
     benchmark.figures.update(worst)
     benchmark.figures["memory over edge_index"] = max(shares)
-    benchmark.figures["loss difference"] = loss_difference
+    benchmark.figures["loss difference"] = float(np.max(loss_differences))
     benchmark.finish()
 
 

@@ -91,7 +91,7 @@ def _literal(node: ast.expr, text: str, family: str) -> Any:
         return ast.unparse(node)
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ConfigError(_malformed(text, family)) from error
 
 

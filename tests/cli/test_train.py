@@ -121,6 +121,14 @@ def test_divergence_is_exit_code_2_and_names_the_epoch(npz):
     assert "in epoch" in result.stderr
 
 
+def test_settings_are_listed_for_the_model_at_hand():
+    result = laconic("train", "--settings", "--model", "gat(hidden=16)")
+    assert result.exit_code == 0
+    for name in ("training.lr", "model.heads", "run.checkpoint_every", "data.normalise_features"):
+        assert name in result.stdout
+    assert "model.heads" not in laconic("train", "--settings").stdout
+
+
 def test_help_has_an_example():
     for verb in ("train", "predict"):
         result = laconic(verb, "--help")

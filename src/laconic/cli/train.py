@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from laconic.cli.console import console, error_console
 from laconic.errors import ConfigError
@@ -34,6 +35,9 @@ def train(
     resume: Path | None = typer.Option(None, "--resume", help="Continue the run in this folder."),
     seed: int | None = typer.Option(None, "--seed", help="The same seed gives the same run."),
     threads: int | None = typer.Option(None, "--threads", help="Threads for torch and the kernels."),
+    list_settings: bool = typer.Option(
+        False, "--settings", help="List every setting that --set takes, for this --model, and exit."
+    ),
 ) -> None:
     """Trains a model for node classification on one machine, and shows what it learned.
 
@@ -49,6 +53,9 @@ def train(
     laconic train --resume runs/cora-gcn-001
     ```
     """
+    if list_settings:
+        _print_settings(model or "gcn")
+        return
     if resume is not None and name is not None:
         raise ConfigError("--name is for a new run and --resume for an old one: give one of them.")
     flags: dict[str, dict[str, Any]] = {
@@ -92,6 +99,16 @@ def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
     }
+
+
+def _print_settings(model: str) -> None:
+    from laconic.specs import split_spec
+    from laconic.trainer.settings import list_settings
+
+    table = Table("Setting", "Default", "Meaning", box=None, padding=(0, 2, 0, 0))
+    for setting in list_settings(split_spec(model, family="model")[0]):
+        table.add_row(*map(Text, (setting.name, setting.default, setting.explanation)))
+    console().print(table)
 
 
 def _print_summary(summary: "Summary") -> None:

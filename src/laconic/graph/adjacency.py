@@ -59,11 +59,6 @@ class Adjacency:
         return np.diff(self.indptr)
 
     @cached_property
-    def column_degrees(self) -> NDArray[np.int64]:
-        """Edges that leave each column (out-degree), (C,)."""
-        return np.diff(self.transposed.indptr)
-
-    @cached_property
     def row_of_edge(self) -> IntArray:
         """The destination of each edge, (E,)."""
         rows = np.arange(self.num_rows, dtype=self.indices.dtype)

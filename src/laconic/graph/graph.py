@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.graph.adjacency import Adjacency, IntArray
+from laconic.graph.adjacency import Adjacency
 from laconic.graph.checks import check_graph
 
 # Shapes: N nodes, E edges, F features, L labels of a multi-label task
@@ -83,7 +83,3 @@ class Graph:
     def mask_of(self) -> dict[str, Tensor]:
         """The masks by split name: train, val, test."""
         return {"train": self.train_mask, "val": self.val_mask, "test": self.test_mask}
-
-    def degrees(self) -> IntArray:
-        """In-degree of each node."""
-        return self.adjacency.row_degrees

@@ -1,7 +1,6 @@
-"""The fixed operators of the linear convolutions: sum, mean and GCN's symmetric normalisation, by global degrees."""
+"""The fixed operators of the linear convolutions: sum, mean and GCN's symmetric normalisation."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laconic.graph.adjacency import Adjacency
 from laconic.graph.operators.linear import FloatArray, LinearOperator
@@ -17,16 +16,9 @@ def sum_operator(
     return LinearOperator(adjacency, values, diagonal=diagonal)
 
 
-def mean_operator(
-    adjacency: Adjacency, values: FloatArray | None = None, *, degrees: NDArray[np.int64] | None = None
-) -> LinearOperator:
-    """Returns the mean over in-neighbours (0 where there is none).
-
-    Args:
-        degrees: global in-degrees, where the adjacency holds only a part of the edges.
-    """
-    counts = adjacency.row_degrees if degrees is None else degrees
-    return LinearOperator(adjacency, values, row_scale=1.0 / np.maximum(counts, 1))
+def mean_operator(adjacency: Adjacency, values: FloatArray | None = None) -> LinearOperator:
+    """Returns the mean over in-neighbours (0 where there is none)."""
+    return LinearOperator(adjacency, values, row_scale=1.0 / np.maximum(adjacency.row_degrees, 1))
 
 
 def gcn_operator(

@@ -13,6 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Literal, final
 
+from safetensors import SafetensorError
+
 from laconic.errors import CheckpointError
 from laconic.trainer.atomic import new_folder, write_json
 from laconic.trainer.snapshot import Snapshot, read_snapshot, write_snapshot
@@ -29,6 +31,15 @@ class Checkpoints:
 
     def save(self, *, last: Snapshot | None, best: Snapshot | None) -> None:
         """Saves what is given and deletes what nothing names any more; None leaves that one as it is."""
+        try:
+            self._save(last, best)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"A checkpoint cannot be written to {self.folder}: {error}. Those written before are whole. Make room, "
+                f"or mend the rights of the folder, and continue with --resume."
+            ) from error
+
+    def _save(self, last: Snapshot | None, best: Snapshot | None) -> None:
         names = self._index() if self._index_path.exists() else {}
         self.folder.mkdir(exist_ok=True)
         if last is not None and best is not None and last.name == best.name:

@@ -4,6 +4,7 @@ It knows neither files nor flags, nor how ranks share the work: those are the me
 """
 
 import time
+from contextlib import nullcontext
 from typing import Literal, NoReturn
 
 import torch
@@ -62,14 +63,14 @@ def train_epoch(run: Run) -> bool:
 
 def train_step(run: Run, batch: Batch) -> float:
     """Takes one step of the optimizer and returns the loss before it."""
-    if batch.shard is run.members.attachment.shard:
+    attachment = run.members.attachment
+    is_whole = batch.shard is attachment.shard
+    # Backward too: a part of the model that is run again there has to see the same edges.
+    with nullcontext() if is_whole else attachment.using(batch.shard):
         logits = run_model(run.model, batch.shard)
-    else:
-        with run.members.attachment.using(batch.shard):
-            logits = run_model(run.model, batch.shard)
-    loss = objective(logits[batch.rows], batch.y, batch.num_rows)
-    run.members.optimizer.zero_grad()
-    torch.autograd.backward(loss)
+        loss = objective(logits[batch.rows], batch.y, batch.num_rows)
+        run.members.optimizer.zero_grad()
+        torch.autograd.backward(loss)
     run.members.strategy.combine_gradients(run.model)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
     value = loss.item()

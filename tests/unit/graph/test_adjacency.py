@@ -1,11 +1,9 @@
 """Adjacency: the same edges by destination and by source."""
 
 import numpy as np
-import pytest
 import scipy.sparse
 
 from laconic.graph import Adjacency
-from laconic.kernels.balance import balanced_rows
 from laconic.kernels.compress import index_dtype
 
 
@@ -47,7 +45,7 @@ def test_an_undirected_graph_keeps_its_edges_once():
 def test_degrees_count_edges_by_both_ends(small_graph):
     sources, destinations = small_graph.edge_index.numpy()
     assert small_graph.adjacency.row_degrees.tolist() == np.bincount(destinations, minlength=60).tolist()
-    assert small_graph.adjacency.column_degrees.tolist() == np.bincount(sources, minlength=60).tolist()
+    assert small_graph.adjacency.transposed.row_degrees.tolist() == np.bincount(sources, minlength=60).tolist()
 
 
 def test_more_columns_than_rows():
@@ -60,15 +58,3 @@ def test_more_columns_than_rows():
 def test_indices_are_narrow_where_they_fit():
     assert index_dtype(2**31 - 1) is np.int32
     assert index_dtype(2**31) is np.int64
-
-
-@pytest.mark.parametrize("num_chunks", [1, 2, 7, 240])
-def test_chunks_cover_all_rows_and_share_the_work(num_chunks):
-    degrees = np.random.default_rng(0).pareto(1.5, 5000).astype(np.int64)
-    indptr = np.concatenate([[0], np.cumsum(degrees)])
-    bounds = balanced_rows(indptr, num_chunks)
-    assert (bounds[0], bounds[-1]) == (0, 5000)
-    assert np.all(np.diff(bounds) >= 0)
-    work = np.diff(indptr[bounds]) + np.diff(bounds)
-    # No chunk exceeds its share by more than one row, which cannot be cut.
-    assert work.max() <= work.sum() / num_chunks + degrees.max() + 2

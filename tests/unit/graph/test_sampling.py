@@ -26,7 +26,7 @@ def test_a_batch_starts_with_its_own_nodes_in_order(small_graph):
 
 
 def test_each_expanded_node_gets_as_many_neighbours_as_asked_for_or_as_it_has(small_graph):
-    degrees = small_graph.degrees()
+    degrees = small_graph.adjacency.row_degrees
     batch = NeighbourSampler(small_graph, (3,), seed=0).sample(np.arange(60), epoch=0, step=0)
     assert batch.adjacency.row_degrees.tolist() == np.minimum(degrees, 3).tolist()
 

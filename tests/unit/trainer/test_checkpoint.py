@@ -90,6 +90,17 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_one(checkpoints
     assert checkpoints.load("last").epoch == 10
 
 
+def test_a_full_disk_is_an_error_that_names_the_folder_and_harms_nothing(checkpoints, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    checkpoints.save(last=complete(10), best=None)
+    monkeypatch.setattr("laconic.trainer.snapshot.save_file", full)
+    with pytest.raises(CheckpointError, match=r"checkpoints: .*No space left"):
+        checkpoints.save(last=complete(20), best=None)
+    assert folders(checkpoints) == ["epoch_000010"]
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "manifest.json"])
 @pytest.mark.parametrize("harm", ["cut", "altered", "gone"])
 def test_a_harmed_file_is_an_error_that_names_it(checkpoints, name, harm):

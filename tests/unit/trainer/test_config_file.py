@@ -1,8 +1,4 @@
-import ast
 import dataclasses
-import inspect
-import itertools
-import textwrap
 
 import pytest
 
@@ -144,12 +140,3 @@ def test_differences_name_what_decides_the_result_but_for_the_epochs():
     assert differences(old, new) == ["model.hidden: 64 -> 8", "training.lr: 0.01 -> 0.5"]
     assert "model.name: gcn -> mlp" in differences(old, Config(model=parse_model("mlp")))
     assert differences(old, old) == []
-
-
-@pytest.mark.parametrize("section", [DataConfig, TrainingConfig, RunConfig, *MODELS.values()])
-def test_every_setting_is_followed_by_its_explanation(section):
-    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0].body  # type: ignore[attr-defined]
-    for here, after in itertools.pairwise(body):
-        if isinstance(here, ast.AnnAssign):
-            assert isinstance(after, ast.Expr), f"{section.__name__}.{ast.unparse(here.target)}"
-            assert isinstance(after.value, ast.Constant)

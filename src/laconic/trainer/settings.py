@@ -1,0 +1,62 @@
+"""Every setting with its default and its explanation, taken from where they are declared: the dataclasses' own lines.
+
+for setting in list_settings("gat"): ...
+"""
+
+import ast
+import dataclasses
+import inspect
+import json
+import textwrap
+from dataclasses import dataclass
+from typing import Any, final
+
+from laconic.errors import ConfigError
+from laconic.models import MODELS
+from laconic.specs import unknown_name
+from laconic.trainer.config import DataConfig, RunConfig, TrainingConfig
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, as `--set` takes it."""
+
+    name: str
+    """Section and key, such as "training.lr"."""
+    default: str
+    """Its default, as it would be written."""
+    explanation: str
+    """What it does."""
+
+
+def list_settings(model: str) -> list[Setting]:
+    """Returns all settings, those of the section `model` for the model of that name."""
+    if model not in MODELS:
+        raise ConfigError(unknown_name(model, MODELS, family="model"))
+    sections: dict[str, type[Any]] = {
+        "data": DataConfig,
+        "model": MODELS[model],
+        "training": TrainingConfig,
+        "run": RunConfig,
+    }
+    return [
+        Setting(f"{section}.{field.name}", json.dumps(field.default), explanations(cls)[field.name])
+        for section, cls in sections.items()
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def explanations(cls: type[Any]) -> dict[str, str]:
+    """Returns the text below each field of a dataclass; Python itself does not keep it."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    name = ""
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign):
+            name = ast.unparse(statement.target)
+        elif name and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            found[name] = " ".join(str(statement.value.value).split())
+            name = ""
+    return found
