@@ -88,7 +88,7 @@ def measure_epochs(graph: Graph, model_name: str, layers: int, repeats: int) -> 
     differences = [
         abs(loss - reference)
         for kind in CONTENDERS
-        for loss, reference in zip(losses[kind][:2], losses["edge_index"][:2])
+        for loss, reference in zip(losses[kind][:2], losses["edge_index"][:2], strict=False)
     ]
     return {**seconds, "loss difference": float(np.max(differences))}  # np.max: a NaN comes through
 

@@ -38,7 +38,7 @@ class TrainingConfig:
     epochs: int = 200
     """Passes over the training nodes. The only field here that a resumed run may change: it may grow."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """The rule that turns gradients into steps."""
+    """The rule that turns gradients into steps: adam, adamw or sgd."""
     lr: float = 0.01
     """Learning rate: larger learns faster, and diverges sooner."""
     weight_decay: float = 5e-4
@@ -50,7 +50,7 @@ class TrainingConfig:
     fanouts: tuple[int, ...] = ()
     """Neighbours drawn per node at each hop from the batch, the nearest first; -1 draws all. Empty: 10 at each hop."""
     metric: Literal["auto", "accuracy", "micro_f1", "roc_auc"] = "auto"
-    """The score. auto: accuracy for one class per node, micro_f1 for several labels."""
+    """The score: accuracy, micro_f1, roc_auc, or auto: accuracy for one class per node, micro_f1 for several labels."""
     evaluate_every: int = 1
     """Epochs between scores; the last epoch always has one."""
     patience: int = 0

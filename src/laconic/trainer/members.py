@@ -1,5 +1,6 @@
 """Members: all that takes part in training, built from a configuration and checked before any file is written."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,10 +13,14 @@ from laconic.models import build_model
 from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
+from laconic.trainer.config_file import model_name
 from laconic.trainer.data import describe_graph, load_graph, prepare_features
 from laconic.trainer.evaluate import Evaluation
 from laconic.trainer.forward import warn_of_unused_weights
 from laconic.trainer.optimizers import build_optimizer
+from laconic.units import format_count
+
+logger = logging.getLogger(__name__)
 
 
 @final
@@ -39,7 +44,7 @@ def build_members(config: Config, graph: Graph | None, model: nn.Module | None) 
     strategy = parse_strategy(training.strategy)
     graph = load_graph(config.data.source) if graph is None else graph
     inputs = describe_graph(graph)
-    graph, normalized = prepare_features(graph, config.data.normalise_features)
+    graph, normalised = prepare_features(graph, config.data.normalise_features)
     shard = Shard.whole(graph)
     is_own_model = model is not None
     if model is None:
@@ -47,6 +52,13 @@ def build_members(config: Config, graph: Graph | None, model: nn.Module | None) 
             config.model, num_features=graph.num_features, num_classes=graph.num_classes, seed=training.seed
         )
     strategy.check(model, shard)
+    logger.info(
+        "%s: %s nodes, %s edges, %s features, %s classes. %s: %s parameters.",
+        graph.name,
+        *map(format_count, (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)),
+        type(model).__name__ if is_own_model else model_name(config),
+        format_count(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)),
+    )
     warn_of_unused_weights(model, shard)
     return Members(
         graph=graph,
@@ -55,5 +67,5 @@ def build_members(config: Config, graph: Graph | None, model: nn.Module | None) 
         optimizer=build_optimizer(model.parameters(), training),
         batches=choose_batches(config, graph, shard, is_own_model=is_own_model),
         evaluation=Evaluation(training.metric, shard),
-        inputs={**inputs, "normalise_features": normalized},
+        inputs={**inputs, "normalise_features": normalised},
     )
