@@ -17,6 +17,8 @@ from laconic.errors import ConfigError
 
 Member = TypeVar("Member")
 
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+
 
 def parse_spec(text: str, table: Mapping[str, type[Member]], *, family: str) -> Member:
     """Returns the member that `text` names, built with the arguments given.
@@ -38,9 +40,8 @@ def parse_spec(text: str, table: Mapping[str, type[Member]], *, family: str) -> 
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
             arguments[key] = float(value)
         elif default is not dataclasses.MISSING and default is not None and type(default) is not type(value):
-            raise ConfigError(
-                f"{family} {name}: {key} is a {type(default).__name__}, such as {default!r}; got {value!r}."
-            )
+            what = _KINDS.get(type(default), type(default).__name__)
+            raise ConfigError(f"{family} {name}: {key} should be {what}, such as {default!r}; got {value!r}.")
     try:
         return member(**arguments)
     except TypeError as error:
@@ -79,8 +80,11 @@ def format_spec(member: Any, table: Mapping[str, type[Any]]) -> str:
 def unknown_name(name: str, choices: Iterable[str], *, family: str) -> str:
     """Returns the error text for a name that is not among `choices`, with the nearest one suggested."""
     ordered = sorted(choices)
-    near = difflib.get_close_matches(name, ordered, n=1, cutoff=0.6)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    folded = {choice.casefold(): choice for choice in ordered}
+    near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)
+    # Of names that are as near, the one with two letters swapped: "gnc" is gcn, not sgc.
+    near.sort(key=lambda choice: sorted(choice) != sorted(name.casefold()))
+    hint = f" Did you mean {folded[near[0]]!r}?" if near else ""
     listed = ", ".join(ordered) if ordered else "none"
     return f"Unknown {family} {name!r}. Choices: {listed}.{hint}"
 

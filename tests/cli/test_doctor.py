@@ -7,6 +7,7 @@ from typing import Any
 
 import numba
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from laconic.cli import findings
@@ -79,8 +80,19 @@ def test_no_threading_layer_at_all_is_missing(monkeypatch: pytest.MonkeyPatch) -
     assert find_machine()[-1].status == "missing"
 
 
+@pytest.mark.parametrize(("torch_threads", "numba_threads", "used"), [(1, 2, "1"), (2, 1, "1"), (2, 2, "2")])
+def test_kernels_use_torchs_threads_as_far_as_numba_has_them(
+    monkeypatch: pytest.MonkeyPatch, torch_threads: int, numba_threads: int, used: str
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: torch_threads)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", numba_threads)
+    assert next(finding.value for finding in find_machine() if finding.name == "kernel threads") == used
+
+
 def test_more_threads_than_cores_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1 + len(os.sched_getaffinity(0)))
+    too_many = 1 + len(os.sched_getaffinity(0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: too_many)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", too_many)
     threads = next(finding for finding in find_machine() if finding.name == "kernel threads")
     assert threads.status == "note"
     assert "OMP_NUM_THREADS" in threads.advice

@@ -60,6 +60,15 @@ def test_verify_finds_an_altered_file(store: Path) -> None:
     assert "chunk_00001/x.npy has been altered" in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
+def test_a_store_with_a_file_lost_or_cut_short_is_not_shown_as_whole(store: Path, damage) -> None:
+    damage(store / "chunk_00001" / "y.npy")
+    result = laconic("info", store)
+    assert result.exit_code == 2
+    assert "chunk_00001/y.npy" in result.stderr
+    assert result.stdout == ""
+
+
 def test_half_a_store_is_told_from_a_graph(store: Path) -> None:
     (store / "manifest.json").unlink()
     result = laconic("info", store)

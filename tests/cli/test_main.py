@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -78,6 +79,9 @@ def test_the_help_of_every_verb_has_an_example_of_it(verb: str, columns: str) ->
     _, example = re.split(r"\n\s*Examples?:?\s*\n", shown.stdout, maxsplit=1)
     assert f"laconic {verb}" in example
     assert max(map(len, shown.stdout.splitlines())) <= int(columns)
+    # A command that is cut in two cannot be copied from the screen.
+    commands = [line.strip() for line in example.split("╭")[0].splitlines() if line.strip()]
+    assert all(re.match(r"(\w+=\S+ )?laconic \w", command) for command in commands), commands
 
 
 def test_the_verbs_are_those_that_the_help_lists() -> None:
@@ -123,6 +127,30 @@ def test_what_the_system_refuses_is_told_with_the_file(error: Exception, message
     result = runner.invoke(spoilt_app(error), ["fail"])
     assert result.exit_code == 2
     assert result.stderr.startswith(message)
+
+
+def out_of_memory() -> BaseException:
+    try:
+        torch.empty(2**55)
+    except RuntimeError as error:
+        return error
+    raise AssertionError("this machine has 128 PiB of memory")
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 7.28 TiB for an array"), out_of_memory()])
+def test_too_little_memory_is_told_in_a_paragraph(error: BaseException) -> None:
+    result = runner.invoke(spoilt_app(error), ["fail"])
+    assert result.exit_code == 2
+    assert re.match(
+        r"Error: There is not enough memory \(.*allocate .*\)\. .*smaller", result.stderr.replace("\n", " ")
+    )
+    assert "enforce fail" not in result.stderr
+
+
+def test_another_runtime_error_is_a_fault_of_ours() -> None:
+    result = runner.invoke(spoilt_app(RuntimeError("ours")), ["fail"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, RuntimeError)
 
 
 def test_arguments_after_two_dashes_are_left_alone() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from laconic.cli.main import app
@@ -78,6 +79,19 @@ def test_a_store_is_replaced_only_with_overwrite(data: Path, tmp_path: Path) -> 
     assert open_store(tmp_path / "store").num_chunks == 3
     assert laconic("partition", data, tmp_path / "store", "--parts", 2, "--overwrite").exit_code == 0
     assert open_store(tmp_path / "store").num_chunks == 2
+
+
+def test_a_store_may_be_divided_anew(data: Path, tmp_path: Path) -> None:
+    assert laconic("partition", data, tmp_path / "first", "--parts", 3, "--reorder", "rcm").exit_code == 0
+    result = laconic("partition", tmp_path / "first", tmp_path / "second", "--parts", 2)
+    assert result.exit_code == 0, result.output
+    first, second = (open_store(tmp_path / name) for name in ("first", "second"))
+    assert (second.num_chunks, second.manifest.name) == (2, "groups")
+    assert torch.equal(first.to_graph().x, second.to_graph().x)
+    (tmp_path / "first" / "manifest.json").unlink()
+    refused = laconic("partition", tmp_path / "first", tmp_path / "third", "--parts", 2)
+    assert refused.exit_code == 2
+    assert "is not a store: it has no manifest.json" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize(

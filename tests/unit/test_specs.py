@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from laconic.errors import ConfigError
-from laconic.specs import format_spec, parse_spec, split_spec
+from laconic.specs import format_spec, parse_spec, split_spec, unknown_name
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,10 @@ def test_defaults_are_left_out_of_the_text():
     [
         ("cutt", r"Unknown tool 'cutt'\. Choices: cut, keep\. Did you mean 'cut'\?"),
         ("cut(shar=0.5)", r"Unknown tool cut argument 'shar'.*Did you mean 'share'"),
-        ("cut(count=2.5)", "count is a int, such as 3; got 2.5"),
-        ("cut(count=True)", "count is a int"),
+        ("cut(count=2.5)", "count should be a whole number, such as 3; got 2.5"),
+        ("cut(share='a')", "share should be a number, such as 0.5; got 'a'"),
+        ("CUT", "Did you mean 'cut'"),
+        ("cut(count=True)", "count should be a whole number"),
         ("cut(0.5)", "cannot be read"),
         ("cut(", "cannot be read"),
         ("", "cannot be read"),
@@ -75,3 +77,19 @@ def test_a_text_is_never_run():
     with pytest.raises(ConfigError):
         parse("cut(count=__import__('os').getpid())")
     assert split_spec("cut(count=f(x=1))", family="tool") == ("cut", {"count": "f(x=1)"})
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "near"),
+    [
+        ("gnc", ("sgc", "gcn", "gat"), "gcn"),
+        ("Cora", ("cora", "pubmed"), "cora"),
+        ("F", ("f", "F1"), "f"),
+    ],
+)
+def test_the_nearest_name_has_the_same_letters_whatever_their_case_and_order(name, choices, near):
+    assert unknown_name(name, choices, family="model").endswith(f"Did you mean {near!r}?")
+
+
+def test_nothing_is_suggested_for_a_name_unlike_all():
+    assert "Did you mean" not in unknown_name("transformer", ("gcn", "sgc"), family="model")

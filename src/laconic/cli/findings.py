@@ -68,7 +68,8 @@ def find_machine() -> list[Finding]:
         Finding("memory", _memory()),
         Finding("GPU", ", ".join(gpus) or "none (the CPU kernels serve)"),
         _threads("torch threads", torch.get_num_threads(), usable),
-        _threads("kernel threads", int(numba.config.NUMBA_NUM_THREADS), usable),
+        # They follow torch, as far as numba has started threads.
+        _threads("kernel threads", min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS)), usable),
     ]
     return [*findings, _threading_layer(tuple(numba.config.THREADING_LAYER_PRIORITY))]
 

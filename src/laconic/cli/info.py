@@ -1,7 +1,5 @@
 """The verb `info`: what a store, or a graph, holds."""
 
-from pathlib import Path
-
 import typer
 
 from laconic.cli.console import console
@@ -14,10 +12,13 @@ def info(
 ) -> None:
     """Shows a store's sizes, cut and balance with the halo of each part, or the statistics of a graph.
 
+    A store with a file lost or cut short is refused; --verify finds one that was altered too.
+
     **Example**
 
     ```
     laconic info store/arxiv
+    laconic info store/arxiv --verify
     laconic info cora.npz
     ```
     """
@@ -25,10 +26,12 @@ def info(
     from laconic.datasets import load
     from laconic.errors import ConfigError
     from laconic.graph.stats import GraphStats
-    from laconic.store import is_store, open_store
+    from laconic.store import looks_like_store, open_store
 
-    if is_store(what) or any(Path(what).glob("chunk_*/rows.npy")):
-        print_store(console(), open_store(what, verify=verify), all_parts=all_parts)
+    if looks_like_store(what):
+        store = open_store(what, verify=verify)
+        store.check_sizes()
+        print_store(console(), store, all_parts=all_parts)
         if verify:
             console().print("Every file holds what was written.", style="green")
         return

@@ -7,6 +7,7 @@ can mend, told in one paragraph. 130: interrupted. Verbs import what is heavy in
 """
 
 import errno
+import re
 import traceback
 from typing import Any
 
@@ -22,6 +23,7 @@ from laconic.cli.partition import partition
 from laconic.cli.predict import predict
 from laconic.cli.train import train
 from laconic.errors import LaconicError
+from laconic.units import format_bytes
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -49,10 +51,28 @@ class _Verbs(TyperGroup):
                 raise
             where = error.filename or "A file"
             _explain(f"{where}: {error.strerror}. Check the path, its rights and the free space.", ctx.params["debug"])
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            _explain(_say_memory(error), ctx.params["debug"])
         except KeyboardInterrupt:
             error_console().print("Interrupted.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         raise typer.Exit(EXIT_USER_ERROR)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # Torch has no class of its own for it on the CPU.
+    return isinstance(error, MemoryError) or re.search("can't allocate memory|out of memory", str(error)) is not None
+
+
+def _say_memory(error: Exception) -> str:
+    asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+    reason = f"tried to allocate {format_bytes(int(asked[1]))}" if asked else str(error).strip().rstrip(".")
+    return (
+        f"There is not enough memory{f' ({reason})' if reason else ''}. Use a smaller graph or model, mini-batches "
+        f"(--set training.batch_size=1024), or a machine with more of it."
+    )
 
 
 def _explain(message: str, debug: bool) -> None:

@@ -14,7 +14,7 @@ from laconic.units import format_bytes, format_count, format_seconds
 
 
 def partition(
-    data: str = typer.Argument(..., help="A dataset: a name, a file or a generator, as `laconic datasets` lists them."),
+    data: str = typer.Argument(..., help="A dataset (see `laconic datasets`), a file, or a store to divide anew."),
     out: Path = typer.Argument(..., help="The folder to write; it must not exist yet."),
     parts: int = typer.Option(..., "--parts", "-p", min=1, help="Number of parts, one chunk each."),
     how: str = typer.Option(
@@ -37,14 +37,15 @@ def partition(
 
     ```
     laconic partition ogbn-arxiv --parts 8 store/arxiv
-    laconic partition cora.npz store/cora --parts 4 --with "ldg(slack=1.1)" --features float16
+    laconic partition cora.npz --parts 4 store/cora --with "ldg(slack=1.1)"
+    laconic partition cora.npz --parts 4 store/half --features float16
     ```
     """
     from laconic.cli.store_table import print_store
     from laconic.datasets import load
     from laconic.partitioners import PARTITIONERS, assign_parts
     from laconic.specs import format_spec, parse_spec
-    from laconic.store import check_target, open_store, write_store
+    from laconic.store import check_target, looks_like_store, open_store, write_store
     from laconic.store.layout import check_features_dtype
     from laconic.store.reorder import check_reorder
 
@@ -54,7 +55,7 @@ def partition(
     check_target(out, overwrite=overwrite)
     started = time.perf_counter()
     with _working(f"Loading {data}"):
-        graph = load(data)
+        graph = open_store(data).to_graph() if looks_like_store(data) else load(data)
     spec = format_spec(partitioner, PARTITIONERS)
     with _working(f"Dividing {format_count(graph.num_nodes)} nodes into {parts} parts with {spec}"):
         assigned = assign_parts(graph, partitioner, parts, seed=seed)

@@ -49,7 +49,7 @@ def train(
     ```
     laconic train
     laconic train cora.npz --model gcn --epochs 100 --set training.lr=0.02
-    laconic train store/arxiv --model "sage(hidden=256, layers=3)" --set training.batch_size=1024
+    laconic train store/arxiv -m "sage(hidden=256)" -s training.batch_size=1024
     laconic train --resume runs/cora-gcn-001
     ```
     """

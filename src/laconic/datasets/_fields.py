@@ -41,15 +41,27 @@ def to_weights(values: NDArray[Any], dtype: FeatureDtype, where: str) -> Tensor:
     if values.dtype.kind not in "fiu":
         raise DataError(f"{where} should hold numbers, one per edge, got {_kind(values)}.")
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    return torch.from_numpy(np.ascontiguousarray(flat, dtype=dtype))
+    return _as_float(flat, dtype, where)
 
 
 def to_features(values: NDArray[Any], dtype: FeatureDtype, normalise: Normalisation, where: str) -> Tensor:
     """Returns features as `dtype`, each row divided by the sum of its sizes if `normalise` is "row"."""
     if values.dtype.kind not in "fiub":
         raise DataError(f"{where} should hold numbers, (nodes, features), got {_kind(values)}.")
-    x_NF = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
+    x_NF = _as_float(values, dtype, where)
     return normalise_rows(x_NF) if normalise == "row" else x_NF
+
+
+def _as_float(values: NDArray[Any], dtype: FeatureDtype, where: str) -> Tensor:
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(values, dtype=dtype)
+    if values.dtype.itemsize > converted.dtype.itemsize and (lost := np.isinf(converted) & np.isfinite(values)).any():
+        # Only what conversion made infinite: what was so before, the graph itself refuses.
+        raise DataError(
+            f"{where} holds {values[lost][0]:g}, too large for {dtype} (at most {np.finfo(dtype).max:.3g}). Scale the "
+            f"values, or load them with dtype='float64'."
+        )
+    return torch.from_numpy(converted)
 
 
 def normalise_rows(x_NF: Tensor) -> Tensor:
@@ -78,7 +90,10 @@ def to_labels(values: NDArray[Any], where: str) -> Tensor:
 def to_mask(values: NDArray[Any], where: str) -> Tensor:
     """Returns a mask; nothing but bool is taken, since a list of node numbers would pass for one."""
     if values.dtype != np.bool_:
-        raise DataError(f"{where} should be bool, one per node, got {_kind(values)}.")
+        raise DataError(
+            f"{where} should be bool, one per node, got {_kind(values)}. If it holds 0 or 1 for each node, save it as "
+            f"mask.astype(bool)."
+        )
     return torch.from_numpy(np.ascontiguousarray(values))
 
 

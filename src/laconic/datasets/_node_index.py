@@ -69,6 +69,9 @@ class NodeIndex:
         return None if np.array_equal(self.ids, np.arange(self.num_nodes)) else np.argsort(self.ids)
 
     def _rows(self, ids_M: NDArray[Any], where: Path) -> NDArray[np.int64]:
+        if ids_M.shape == (0,):
+            # A table without rows does not tell the type of its columns.
+            return np.empty(0, np.int64)
         _check_ids(ids_M, where)
         rows_M: NDArray[np.int64]
         if self._order is None:

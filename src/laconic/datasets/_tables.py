@@ -1,6 +1,7 @@
 """Columns from CSV (also .csv.gz) and Parquet files, by pyarrow. Errors name the file."""
 
 import gzip
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,20 @@ from numpy.typing import NDArray
 from laconic.datasets._arrays import require_file
 from laconic.errors import DataError
 
+# UTF-8 with or without the mark that spreadsheets begin a file with.
+_ENCODING = "utf-8-sig"
 
-def read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the columns by name, in order; those of a CSV file without a header line are called "0", "1", ..."""
+
+def read_columns(path: Path, *, words: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+    """Returns the columns by name, in order; those of a CSV file without a header line are called "0", "1", ...
+
+    Args:
+        path: the file.
+        words: what may stand in the rows beside numbers; any other word in the first line makes it a header.
+    """
     require_file(path)
     try:
-        table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+        table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path, words)
     except (ValueError, OSError, EOFError, pyarrow.ArrowException) as error:
         raise DataError(
             f"{path} cannot be read ({str(error).strip().rstrip('.')}): the file is cut short, altered or not "
@@ -37,13 +46,15 @@ def stack(columns: dict[str, NDArray[Any]], where: str) -> NDArray[Any]:
     parts = [column if column.ndim == 2 else column[:, None] for column in columns.values()]
     for name, part in zip(columns, parts, strict=True):
         if part.dtype.kind not in "fiub":
-            raise DataError(f"{where}: column {name} should hold numbers, got {part.dtype}.")
+            got = f"text such as {str(part.flat[0])!r}" if part.dtype.kind == "U" and part.size else part.dtype
+            raise DataError(f"{where}: column {name} should hold numbers, got {got}.")
     return np.concatenate(parts, axis=1) if parts else np.empty((0, 0))
 
 
-def _read_csv(path: Path) -> Any:
-    cells = _first_line(path).split(",")
-    names = None if any(not _is_number(cell) for cell in cells) else [str(i) for i in range(len(cells))]
+def _read_csv(path: Path, words: Collection[str]) -> Any:
+    cells = [cell.strip().strip('"') for cell in _first_line(path).split(",")]
+    is_header = any(not _is_number(cell) and cell not in words for cell in cells)
+    names = None if is_header else [str(i) for i in range(len(cells))]
     return pyarrow.csv.read_csv(
         path,
         read_options=pyarrow.csv.ReadOptions(column_names=names),
@@ -62,9 +73,9 @@ def _is_number(cell: str) -> bool:
 
 def _first_line(path: Path) -> str:
     if path.suffix == ".gz":
-        with gzip.open(path, "rt") as compressed:
+        with gzip.open(path, "rt", encoding=_ENCODING) as compressed:
             return compressed.readline().strip()
-    with path.open() as file:
+    with path.open(encoding=_ENCODING) as file:
         return file.readline().strip()
 
 
@@ -81,6 +92,12 @@ def _to_numpy(column: Any, where: str) -> NDArray[Any]:
     if isinstance(kind, pyarrow.DictionaryType):
         column = column.cast(kind.value_type)
     values = np.asarray(column.to_numpy())
-    if values.dtype.kind == "O" and pyarrow.types.is_string(column.type):
+    if values.dtype.kind == "O" and _is_text(column.type):
         return np.asarray(["" if value is None else value for value in values], dtype=np.str_)
     return values
+
+
+def _is_text(kind: Any) -> bool:
+    # Which of the three a Parquet file says depends on what wrote it.
+    types = pyarrow.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))

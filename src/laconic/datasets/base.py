@@ -41,7 +41,10 @@ class SplitFields(Protocol):
 def check_fields(fields: SplitFields, what: str, claims: dict[str, bool]) -> None:
     """Raises ConfigError for the first of `claims` ("nodes is 2 or more": whether it holds) that is false."""
     check_shares(fields.train, fields.val, what=what)
-    for claim, holds in {**claims, "seed is 0 or more": fields.seed >= 0}.items():
+    numbers = {name: value for name, value in vars(fields).items() if name != "seed"}
+    # Beyond this numpy fails in ways of its own, each less clear than a claim.
+    sizes = {f"{name} is at most 2**31": value <= 2**31 for name, value in numbers.items()}
+    for claim, holds in {**sizes, **claims, "seed is 0 or more": fields.seed >= 0}.items():
         if not holds:
             name = claim.split()[0]
             raise ConfigError(f"{what}: it is needed that {claim}; got {name}={getattr(fields, name)!r}.")

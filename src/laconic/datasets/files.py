@@ -41,6 +41,7 @@ from laconic.graph import Graph
 
 _SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npy")
 _ID_COLUMN = "node"
+_SPLIT_WORDS = (*SPLITS, "none")
 
 
 def load_files(
@@ -155,6 +156,11 @@ def _edges(folder: Path, index: NodeIndex, dtype: FeatureDtype) -> tuple[Tensor,
         return index.edge_index(ends[0], ends[1], where=path), None
     columns = read_columns(path)
     names = list(columns)
+    if len(names) == 1:
+        raise DataError(
+            f"{path} should have the columns source, destination and, optionally, weight; it has one column, "
+            f"{names[0]!r}. Separate the columns by commas."
+        )
     if not 2 <= len(names) <= 3:
         raise DataError(
             f"{path} should have the columns source, destination and, optionally, weight; it has "
@@ -171,12 +177,12 @@ def _masks(folder: Path, index: NodeIndex) -> dict[str, Tensor] | None:
     path = _find(folder, "split")
     if path is None:
         return None
-    columns = {"split": read_npy(path)} if path.suffix == ".npy" else read_columns(path)
+    columns = {"split": read_npy(path)} if path.suffix == ".npy" else read_columns(path, words=_SPLIT_WORDS)
     ids = columns.pop(_ID_COLUMN, None)
     if len(columns) != 1:
         raise DataError(f"{path} should have one column besides {_ID_COLUMN}, it has {', '.join(columns) or 'none'}.")
     words = next(iter(columns.values()))
-    strange = words[~np.isin(words, (*SPLITS, "none", ""))] if words.dtype.kind == "U" else words
+    strange = words[~np.isin(words, (*_SPLIT_WORDS, ""))] if words.dtype.kind == "U" else words
     if len(strange):
         raise DataError(f"{path} should hold the words {', '.join(SPLITS)} or none, one per node; got {strange[0]!s}.")
     rows = index.rows_of(ids, len(words), where=path)

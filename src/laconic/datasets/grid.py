@@ -51,7 +51,8 @@ class Grid(Generator):
     def __post_init__(self) -> None:
         claims = {
             "rows is 1 or more": self.rows >= 1,
-            "columns is 1 or more, and there are 3 cells or more": self.columns >= 1 and self.rows * self.columns >= 3,
+            "columns is 1 or more": self.columns >= 1,
+            "rows times columns is from 3 to 2**31": 3 <= self.rows * self.columns <= 2**31,
             "classes is 1 or more": self.classes >= 1,
             "features is 1 or more": self.features >= 1,
             "smoothness is 0 or more": self.smoothness >= 0,

@@ -87,7 +87,8 @@ def _features(folder: Path, raw: OgbRaw, edge_features: EdgeFeatures) -> NDArray
     if raw.edge_features is not None and edge_features == "refuse":
         raise DataError(
             f"{folder}: raw/edge-feat holds edge features, which Laconic cannot use as such yet. Load it with "
-            f"edge_features='mean' to give each node the mean over its edges, or 'drop' to do without them."
+            f"edge_features='mean' to give each node the mean over its edges, or 'drop' to do without them; for the "
+            f"command: \"{folder}(edge_features='mean')\"."
         )
     if raw.edge_features is not None and edge_features == "mean":
         parts.append(_mean_over_edges(raw.edges, raw.edge_features, raw.num_nodes, folder))
@@ -115,8 +116,10 @@ def _split_folder(folder: Path, split: str | None) -> Path:
     if split is not None and split not in names:
         raise ConfigError(f"{folder}: {unknown_name(split, names, family='split')}")
     if split is None and len(names) != 1:
-        held = f"holds the splits {', '.join(names)}: say which, with split='...'" if names else "holds no split folder"
-        raise DataError(f"{folder / 'split'} {held}. An unpacked OGB dataset has raw/ and split/<name>/.")
+        held = "holds no split folder. An unpacked OGB dataset has raw/ and split/<name>/"
+        if names:
+            held = f"holds the splits {', '.join(names)}. Say which: \"{folder}(split='{names[0]}')\""
+        raise DataError(f"{folder / 'split'} {held}.")
     return folder / "split" / (split or names[0])
 
 

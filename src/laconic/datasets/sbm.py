@@ -62,10 +62,10 @@ class Sbm(Generator):
             "classes is 1 or more": self.classes >= 1,
             "nodes is 3 or more, and 2 for each class": self.nodes >= max(3, 2 * self.classes),
             "features is 1 or more": self.features >= 1,
-            "degree is 0 or more": self.degree >= 0,
+            "degree is 0 or more, and below the number of nodes": 0 <= self.degree < self.nodes,
             "homophily is from 0 to 1 (1 if there is one class)": 1 - (self.classes > 1) <= self.homophily <= 1,
             "noise is 0 or more": self.noise >= 0,
-            "degree_spread is 0 or more": self.degree_spread >= 0,
+            "degree_spread is from 0 to 100": 0 <= self.degree_spread <= 100,
         }
         check_fields(self, "sbm", claims)
         same, other = self._num_pairs()

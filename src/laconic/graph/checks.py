@@ -10,21 +10,26 @@ from laconic.errors import DataError
 if TYPE_CHECKING:
     from laconic.graph.graph import Graph
 
+# A graph of fewer nodes may be cut out of one with more classes than it has nodes, but hardly with more than this.
+_MOST_CLASSES = 10_000
+
 
 def check_graph(graph: "Graph") -> None:
     """Raises DataError unless every field of `graph` is sound and fits the others."""
+    _check_shape_of_features(graph)
+    _check_node_ids(graph)
     _check_features(graph)
     _check_edges(graph)
     _check_masks(graph)
     _check_labels(graph)
 
 
-def _check_features(graph: "Graph") -> None:
+def _check_shape_of_features(graph: "Graph") -> None:
     x = graph.x
     if x.dim() != 2 or not x.is_floating_point():
+        remedy = "Give each node a row of features" if x.dim() != 2 else "Convert it, for example with x.float()"
         raise DataError(
-            f"{graph.name}: x should be floating point of shape (nodes, features), got {_kind(x)}. "
-            f"Convert it, for example with x.float()."
+            f"{graph.name}: x should be floating point of shape (nodes, features), got {_kind(x)}. {remedy}."
         )
     if x.shape[0] == 0:
         raise DataError(f"{graph.name}: x has no rows; a graph needs at least one node.")
@@ -32,18 +37,35 @@ def _check_features(graph: "Graph") -> None:
         raise DataError(
             f"{graph.name}: x has no features. Give each node at least one, for example its degree or a constant 1."
         )
+
+
+def _check_node_ids(graph: "Graph") -> None:
+    ids, num_nodes = graph.node_ids, graph.x.shape[0]
+    if ids.shape != (num_nodes,) or ids.dtype != torch.int64:
+        raise DataError(
+            f"{graph.name}: node_ids should be int64 of length {num_nodes}, one per row of x, got {_kind(ids)}."
+        )
+    # Rising ids, which nearly all are, need no sorting to be known as distinct.
+    if bool((ids[1:] > ids[:-1]).all()):
+        return
+    values, counts = torch.unique(ids, return_counts=True)
+    if len(values) != num_nodes:
+        most = int(counts.argmax())
+        raise DataError(
+            f"{graph.name}: node_ids holds {int(values[most])} {int(counts[most])} times. Give each node an id of its "
+            f"own, or leave node_ids out."
+        )
+
+
+def _check_features(graph: "Graph") -> None:
+    x = graph.x
     finite = torch.isfinite(x)
     if not bool(finite.all()):
         node, feature = (int(i) for i in (~finite).nonzero()[0])
         bad = x.numel() - int(finite.sum())
         raise DataError(
-            f"{graph.name}: x holds {bad} value(s) that are NaN or infinite, the first at node {node}, "
+            f"{graph.name}: x holds {bad} value(s) that are NaN or infinite, the first at {_say_node(graph, node)}, "
             f"feature {feature}. Replace them before training, for example with torch.nan_to_num."
-        )
-    if graph.node_ids.shape != (x.shape[0],) or graph.node_ids.dtype != torch.int64:
-        raise DataError(
-            f"{graph.name}: node_ids should be int64 of length {x.shape[0]}, one per row of x, "
-            f"got {_kind(graph.node_ids)}."
         )
 
 
@@ -94,7 +116,7 @@ def _check_masks(graph: "Graph") -> None:
         if bool(both.any()):
             raise DataError(
                 f"{graph.name}: {one}_mask and {other}_mask overlap in {int(both.sum())} node(s), the first being "
-                f"node {int(both.nonzero()[0])}. A node may be in one of them only."
+                f"{_say_node(graph, int(both.nonzero()[0]))}. A node may be in one of them only."
             )
 
 
@@ -119,6 +141,11 @@ def _check_labels(graph: "Graph") -> None:
                 f"Leave num_classes out, or make them agree."
             )
         return
+    _check_class_numbers(graph, used)
+
+
+def _check_class_numbers(graph: "Graph", used: Tensor) -> None:
+    y = graph.y
     if y.dtype != torch.int64:
         raise DataError(f"{graph.name}: y should be int64 class numbers, got {_kind(y)}. Convert it with y.long().")
     highest = graph.num_classes - 1 if graph.num_classes else None
@@ -129,9 +156,22 @@ def _check_labels(graph: "Graph") -> None:
         node = int(wrong.nonzero()[0])
         bound = f"from 0 to {highest}" if highest is not None else "of 0 or more"
         raise DataError(
-            f"{graph.name}: y should hold class numbers {bound}, but node {node} has {int(y[node])} "
-            f"({int(wrong.sum())} such node(s)). Only nodes outside all masks may have -1, for no label."
+            f"{graph.name}: y should hold class numbers {bound}, but {_say_node(graph, node)} has "
+            f"{int(y[node])} ({int(wrong.sum())} such node(s)). Only nodes outside all masks may have -1, for no label."
         )
+    if highest is None and int(y.max()) >= max(len(y), _MOST_CLASSES):
+        # Codes of some kind: a model would get a weight for every number up to the highest.
+        node = int(y.argmax())
+        raise DataError(
+            f"{graph.name}: y should hold class numbers 0, 1, 2, ..., but {_say_node(graph, node)} is of class "
+            f"{int(y[node])}. Number the {len(torch.unique(y[y >= 0]))} classes from 0, or say how many there are "
+            f"with num_classes."
+        )
+
+
+def _say_node(graph: "Graph", node: int) -> str:
+    given = int(graph.node_ids[node])
+    return f"node {node}" if given == node else f"node {node} (id {given})"
 
 
 def _kind(tensor: Tensor) -> str:

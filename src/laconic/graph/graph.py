@@ -27,7 +27,7 @@ class Graph:
         edge_weight: optional finite weight of each edge, (E,).
         num_classes: number of classes or labels; counted from `y` when not given.
         name: what to call it in tables.
-        node_ids: the id of each node in the data it came from, int64 (N,); 0..N-1 when not given.
+        node_ids: the id of each node in the data it came from, int64 (N,), all different; 0..N-1 when not given.
     """
 
     edge_index: Tensor

@@ -52,7 +52,8 @@ class Given(Partitioner):
 
 def _read_array(path: str) -> NDArray[np.integer]:
     try:
-        listed = np.load(path, allow_pickle=False)
+        with Path(path).open("rb") as file:
+            listed = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(_unreadable(path, error)) from error
     if listed.ndim != 1 or not np.issubdtype(listed.dtype, np.integer):
@@ -60,7 +61,7 @@ def _read_array(path: str) -> NDArray[np.integer]:
             f"{path}: expected whole numbers of shape (nodes,), got {listed.dtype} of shape {listed.shape}. "
             f"Save it with numpy.save('{path}', parts.astype('int32'))."
         )
-    return listed  # type: ignore[no-any-return]
+    return listed
 
 
 def _read_lines(path: str) -> NDArray[np.int64]:
@@ -71,10 +72,18 @@ def _read_lines(path: str) -> NDArray[np.int64]:
     try:
         return np.array(lines, dtype=np.str_).astype(np.int64)
     except (ValueError, OverflowError) as error:
-        row = next(row for row, line in enumerate(lines) if not line.strip().removeprefix("-").isdecimal())
+        row = next(row for row, line in enumerate(lines) if not _is_part(line))
         raise DataError(
             f"{path}: expected one whole number per line, but row {row} (from 0) holds {lines[row][:40]!r}."
         ) from error
+
+
+def _is_part(line: str) -> bool:
+    try:
+        np.int64(int(line))
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def _unreadable(path: str, error: Exception) -> str:

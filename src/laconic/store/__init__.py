@@ -2,7 +2,7 @@
 
 from laconic.store.chunk import Chunk
 from laconic.store.layout import Manifest
-from laconic.store.read import Store, is_store, open_store
+from laconic.store.read import Store, is_store, looks_like_store, open_store
 from laconic.store.reorder import REORDERS, check_reorder
 from laconic.store.write import check_target, write_store
 
@@ -14,6 +14,7 @@ __all__ = [
     "check_reorder",
     "check_target",
     "is_store",
+    "looks_like_store",
     "open_store",
     "write_store",
 ]

@@ -7,6 +7,7 @@ Every file is checked: its size whenever it is opened, and its whole content (sh
 helps) the first time that a Store opens it.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -20,7 +21,7 @@ from laconic.graph import Graph
 from laconic.kernels.compress import compress_edges
 from laconic.store._file import check_size, check_sum, map_array
 from laconic.store.chunk import Chunk
-from laconic.store.layout import MANIFEST_NAME, Manifest, chunk_folder, torch_dtype
+from laconic.store.layout import MANIFEST_NAME, FileEntry, Manifest, chunk_folder, torch_dtype
 
 Numbering = Literal["source", "store"]
 
@@ -30,6 +31,11 @@ _NODE_ARRAYS = ("x", "y", "train_mask", "val_mask", "test_mask", "node_ids")
 def is_store(folder: str | Path) -> bool:
     """Whether `folder` looks like a store: it has a manifest. Whether that is sound, `open_store` says."""
     return (Path(folder) / MANIFEST_NAME).is_file()
+
+
+def looks_like_store(folder: str | Path) -> bool:
+    """Whether `folder` is a store or what is left of one, about which `open_store` has more to say than a loader."""
+    return is_store(folder) or any(Path(folder).glob("chunk_*/rows.npy"))
 
 
 def open_store(folder: str | Path, *, verify: bool = False, trust: bool = False) -> "Store":
@@ -81,13 +87,16 @@ class Store:
             raise StoreError(f"{self.folder} has chunks 0 to {self.num_chunks - 1}; there is no chunk {number}.")
         return Chunk(number, self.manifest.chunks[number], self.features_dtype, self._open_array)
 
+    def check_sizes(self) -> None:
+        """Raises StoreError unless every file is there and as long as it was written; reads none of them."""
+        for path, entry in self._files():
+            check_size(path, entry)
+
     def verify(self) -> None:
         """Raises StoreError unless every file holds what was written; reads all of them."""
-        for number, chunk in enumerate(self.manifest.chunks):
-            for name, entry in chunk.files.items():
-                path = self._path(number, name)
-                check_sum(path, entry)
-                self._checked.add(path)
+        for path, entry in self._files():
+            check_sum(path, entry)
+            self._checked.add(path)
 
     def to_graph(self, *, numbering: Numbering = "source") -> Graph:
         """Returns the whole graph, in memory; its edges are sorted by (destination, source).
@@ -110,6 +119,11 @@ class Store:
             name=self.manifest.name,
             **fields,
         )
+
+    def _files(self) -> Iterator[tuple[Path, FileEntry]]:
+        for number, chunk in enumerate(self.manifest.chunks):
+            for name, entry in chunk.files.items():
+                yield self._path(number, name), entry
 
     def _path(self, number: int, name: str) -> Path:
         return self.folder / chunk_folder(number) / f"{name}.npy"

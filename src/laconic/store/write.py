@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -142,6 +142,7 @@ def _new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     # Resolved, so that a link keeps pointing where it does and "." has a name.
     target, token = target.resolve(), secrets.token_hex(4)
     temporary = target.parent / f".{target.name}.tmp-{token}"
+    made = [parent for parent in target.parents if not parent.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
@@ -157,6 +158,10 @@ def _new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        for parent in made:
+            with suppress(OSError):
+                # It holds the store now, or something of someone else's; an empty one goes.
+                parent.rmdir()
 
 
 def _replace(temporary: Path, target: Path, old: Path) -> None:

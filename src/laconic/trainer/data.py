@@ -10,7 +10,7 @@ import torch
 
 from laconic.datasets import GENERATORS, load
 from laconic.graph import Graph
-from laconic.store import open_store
+from laconic.store import looks_like_store, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 def load_graph(source: str) -> Graph:
     """Returns the graph that `source` names: a store folder, or anything that `laconic.datasets.load` knows."""
-    if (Path(source) / "manifest.json").is_file():
+    if looks_like_store(source):
         return open_store(Path(source)).to_graph()
     return load(source)
 

@@ -1,6 +1,8 @@
 """Members: all that takes part in training, built from a configuration and checked before any file is written."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -38,8 +40,17 @@ class Members:
     """What the model is trained on (`data.describe_graph`), and how its features were prepared."""
 
 
-def build_members(config: Config, graph: Graph | None, model: nn.Module | None) -> Members:
-    """Loads, builds and checks everything that a run needs, and writes nothing."""
+@contextmanager
+def prepared_members(config: Config, graph: Graph | None, model: nn.Module | None) -> Iterator[Members]:
+    """Loads, builds and checks everything that a run needs, and writes nothing; the model is plain again at the end."""
+    members = _build_members(config, graph, model)
+    try:
+        yield members
+    finally:
+        members.attachment.detach()
+
+
+def _build_members(config: Config, graph: Graph | None, model: nn.Module | None) -> Members:
     training = config.training
     strategy = parse_strategy(training.strategy)
     graph = load_graph(config.data.source) if graph is None else graph
@@ -63,9 +74,10 @@ def build_members(config: Config, graph: Graph | None, model: nn.Module | None) 
     return Members(
         graph=graph,
         strategy=strategy,
-        attachment=strategy.attach(model, shard, seed=training.seed),
         optimizer=build_optimizer(model.parameters(), training),
         batches=choose_batches(config, graph, shard, is_own_model=is_own_model),
         evaluation=Evaluation(training.metric, shard),
         inputs={**inputs, "normalise_features": normalised},
+        # Last, when nothing can be refused any more: a model of the caller's is left alone by a run that never began.
+        attachment=strategy.attach(model, shard, seed=training.seed),
     )

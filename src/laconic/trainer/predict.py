@@ -80,7 +80,11 @@ def predict(
     strategy = parse_strategy(config.training.strategy)
     strategy.check(model, shard)
     with using_threads(config.run.threads):
-        logits_NC = whole_graph_logits(strategy.attach(model, shard, seed=config.training.seed).model, shard)
+        attachment = strategy.attach(model, shard, seed=config.training.seed)
+        try:
+            logits_NC = whole_graph_logits(model, shard)
+        finally:
+            attachment.detach()
     return Predictions(
         node_ids=graph.node_ids.numpy(),
         classes=predicted(logits_NC, is_multilabel=graph.is_multilabel).numpy(),

@@ -95,13 +95,14 @@ def write_snapshot(snapshot: Snapshot, folder: Path) -> None:
     save_file(dict(snapshot.model), folder / _MODEL)
     if snapshot.is_complete:
         save_file(dict(snapshot.training), folder / _TRAINING)
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "epoch": snapshot.epoch,
         "step": snapshot.step,
         "files": {file.name: _sha256(file) for file in sorted(folder.glob("*.safetensors"))},
         "notes": dict(snapshot.notes),
     }
+    manifest["checksum"] = _checksum(manifest)
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
@@ -118,6 +119,8 @@ def read_snapshot(folder: Path) -> Snapshot:
         raise CheckpointError(
             f"{path} has format {version}, this version of Laconic reads {FORMAT_VERSION}. Use the one that wrote it."
         )
+    if manifest.pop("checksum", None) != _checksum(manifest):
+        raise CheckpointError(f"{path} does not agree with its checksum. {_REMEDY}")
     parts = {name: _read_tensors(folder / name, files[name]) for name in (_MODEL, _TRAINING) if name in files}
     if _MODEL not in parts:
         raise CheckpointError(f"{path} lists no {_MODEL}. {_REMEDY}")
@@ -139,6 +142,12 @@ def _read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise CheckpointError(f"{path} is not a sound safetensors file: {error}. {_REMEDY}") from error
     return tensors
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    # Read back first: what is compared is what was written, and a tuple is written as a list.
+    text = json.dumps(json.loads(json.dumps(manifest)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

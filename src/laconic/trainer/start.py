@@ -28,7 +28,7 @@ from laconic.trainer.config_file import Layer, as_layer, differences, resolve
 from laconic.trainer.data import absolute_source
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.loop import train
-from laconic.trainer.members import Members, build_members
+from laconic.trainer.members import Members, prepared_members
 from laconic.trainer.progress import Display, Silent
 from laconic.trainer.run import Outputs, Run
 from laconic.trainer.run_folder import RunFolder, check_is_free
@@ -51,14 +51,13 @@ def start(
     Args:
         config: all settings.
         graph: used instead of `config.data.source`.
-        model: any PyG model, used instead of `config.model`; it is trained in place.
+        model: any PyG model, used instead of `config.model`; it is trained in place and ends with the last weights.
         display: who shows how it goes on; nobody by default.
     """
     if config.run.folder:
         check_is_free(Path(config.run.folder))
     config = _with_absolute_source(config)
-    with using_threads(config.run.threads):
-        members = build_members(config, graph, model)
+    with using_threads(config.run.threads), prepared_members(config, graph, model) as members:
         if model is None:
             _compile_kernels(config.model)
         folder = RunFolder.create(config, members.graph.name)
@@ -87,8 +86,7 @@ def resume(
         raise ConfigError(
             f"{path} has already been trained for {snapshot.epoch} epochs; training.epochs is {config.training.epochs}."
         )
-    with using_threads(config.run.threads):
-        members = build_members(config, graph, model)
+    with using_threads(config.run.threads), prepared_members(config, graph, model) as members:
         _check_inputs(path, snapshot, members.inputs)
         if model is None:
             _compile_kernels(config.model)

@@ -64,15 +64,31 @@ def same_graph(folder: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".npy"])
 def test_every_form_of_file_gives_the_same_graph(tmp_path: Path, suffix: str) -> None:
     same_graph(tmp_path, suffix)
-    if suffix == ".csv":
-        # Words are no numbers, so that this file needs a header line; the others here have none.
-        (tmp_path / "split.csv").write_text("split\n" + "\n".join(SPLIT) + "\n")
     graph = load_files(tmp_path)
     assert graph.edge_index.tolist() == [[0, 2, 4, 5], [1, 3, 5, 0]]
     assert graph.x.tolist() == np.arange(18.0).reshape(6, 3).tolist()
     assert graph.y.tolist() == [0, 1, 2, 0, 1, 2]
     assert graph.train_mask.tolist() == [True, True, False, False, False, False]
     assert graph.node_ids.tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("first", ["0,1", '"0","1"', "\ufeff0,1", '\ufeff"0","1"', " 0, 1"])
+def test_a_first_line_of_numbers_is_an_edge_and_no_header(tmp_path: Path, first: str) -> None:
+    same_graph(tmp_path, ".csv")
+    (tmp_path / "edges.csv").write_text(f"{first}\n2,3\n", encoding="utf-8")
+    assert load_files(tmp_path).edge_index.tolist() == [[0, 2], [1, 3]]
+
+
+def test_a_graph_may_have_no_edge(tmp_path: Path) -> None:
+    assert load_files(write_csv(tmp_path, {"edges.csv": "source,destination\n"})).num_edges == 0
+
+
+@pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()])
+def test_words_are_read_whatever_wrote_the_parquet_file(tmp_path: Path, kind: pyarrow.DataType) -> None:
+    same_graph(tmp_path, ".parquet")
+    words = pyarrow.table({"split": pyarrow.array([*SPLIT[:3], None, *SPLIT[4:]], kind)})
+    pyarrow.parquet.write_table(words, tmp_path / "split.parquet")
+    assert [int(mask.sum()) for mask in load_files(tmp_path).mask_of.values()] == [2, 1, 2]
 
 
 def test_a_parquet_column_of_lists_is_a_row_of_features_each(tmp_path: Path) -> None:
@@ -147,6 +163,12 @@ SPOILT: dict[str, tuple[dict[str, str | None], str]] = {
     "edges as words": ({"edges.csv": "source,destination\nme,you\n"}, r"edges\.csv: node ids should be integers"),
     "edge features": ({"edges.csv": "a,b,c,d\n70,1,2,3\n"}, r"edges\.csv should have the columns source"),
     "one column": ({"edges.csv": "70\n1\n"}, r"edges\.csv should have the columns source"),
+    "tabs": ({"edges.csv": "source\tdestination\n70\t1\n"}, r"one column, 'source\\tdestination'.*by commas"),
+    "edges without an end": ({"edges.csv": "source,destination\n70,\n"}, r"edges\.csv: node ids should be integers"),
+    "classes as words": (
+        {"labels.csv": "node,label\n70,cat\n"},
+        r"labels\.csv: column label should hold numbers, got text such as 'cat'",
+    ),
     "ragged rows": ({"edges.csv": "70,1\n70,1,5\n"}, r"edges\.csv cannot be read"),
     "an empty file": ({"edges.csv": ""}, r"edges\.csv cannot be read"),
     "a node twice": ({"features.csv": "node,a\n1,0\n1,0\n"}, r"features\.csv names node 1 2 times"),
@@ -162,6 +184,7 @@ SPOILT: dict[str, tuple[dict[str, str | None], str]] = {
     "ids in two places": ({"nodes.csv": "node\n1\n"}, r"both nodes\.csv and the column node of features\.csv"),
     "a column twice": ({"features.csv": "node,a,a\n70,1,2\n"}, r"features\.csv has two columns called 'a'"),
     "not finite": ({"features.csv": "node,a\n" + "".join(f"{n},nan\n" for n in IDS)}, "x holds 6 value"),
+    "not an array": ({"split.csv": None, "split.npy": "train"}, r"split\.npy is not an \.npy file"),
     "not Parquet": ({"split.csv": None, "split.parquet": "node"}, r"split\.parquet cannot be read"),
 }
 
@@ -187,3 +210,20 @@ def test_edges_out_of_range_are_named_where_nodes_have_no_ids(tmp_path: Path) ->
     np.save(tmp_path / "edges.npy", np.zeros((3, 3), np.int64))
     with pytest.raises(DataError, match=r"edges\.npy should be of shape \(2, edges\) or \(edges, 2\), got \(3, 3\)"):
         load_files(tmp_path)
+
+
+@pytest.mark.parametrize("role", ["edges", "features", "labels", "split"])
+def test_python_objects_in_an_array_are_refused_with_lines_that_convert_it(tmp_path: Path, role: str) -> None:
+    same_graph(tmp_path, ".npy")
+    sound = load_files(tmp_path)
+    path = tmp_path / f"{role}.npy"
+    np.save(path, np.load(path).astype(object))
+    with pytest.raises(DataError, match=r"Python objects") as refused:
+        load_files(tmp_path)
+    code = "\n".join(line.strip() for line in str(refused.value).splitlines() if line.startswith("  "))
+    exec(code, {})
+    again = load_files(tmp_path)
+    assert torch.equal(again.edge_index, sound.edge_index)
+    assert torch.equal(again.x, sound.x)
+    assert torch.equal(again.y, sound.y)
+    assert torch.equal(again.train_mask, sound.train_mask)

@@ -136,3 +136,26 @@ def _trained_accuracy(graph: Graph, *, uses_neighbours: bool) -> float:
         torch.nn.functional.cross_entropy(scores[graph.train_mask], graph.y[graph.train_mask]).backward()
         optimizer.step()
     return best[1]
+
+
+NUMBERS = [
+    (name, field.name)
+    for name, kind in GENERATORS.items()
+    for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+    if type(field.default) in (int, float) and field.name != "seed"
+]
+
+
+@pytest.mark.parametrize(("name", "field"), NUMBERS, ids=str)
+@pytest.mark.parametrize("value", ["1e308", "1" + "0" * 25, "-1" + "0" * 25])
+def test_a_number_beyond_all_sense_is_refused_by_its_name(name: str, field: str, value: str) -> None:
+    if isinstance(getattr(GENERATORS[name](), field), int) and value == "1e308":
+        value = "3000000000"
+    with pytest.raises(ConfigError, match=rf"{name}: .*\b{field}\b"):
+        load(f"{name}({field}={value})")
+
+
+@pytest.mark.parametrize("spec", ["grid(rows=100000, columns=100000)", "sbm(degree_spread=1000.0)"])
+def test_numbers_that_make_no_sense_together_are_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match="it is needed that"):
+        load(spec)

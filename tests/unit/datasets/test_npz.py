@@ -1,4 +1,5 @@
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,16 @@ def test_several_labels_per_node_become_floats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["edge_index", "x", "y", "train_mask", "val_mask", "test_mask"])
 def test_a_missing_array_is_named_with_the_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=rf"tiny\.npz .*\b{name}\b"):
+    with pytest.raises(DataError, match=rf"tiny\.npz has no .*\b{name}\b.*[Ii]t holds"):
         load_npz(write(tmp_path, **{name: None}))
+
+
+def test_a_misspelt_array_is_guessed(tmp_path: Path) -> None:
+    own = arrays()
+    with pytest.raises(DataError, match=r"has no array 'edge_index'.*Is 'edge_indx' meant\?"):
+        load_npz(write(tmp_path, edge_index=None, edge_indx=own["edge_index"]))
+    with pytest.raises(DataError, match=r"has no array 'train_mask'; it holds [^?]*\.$"):
+        load_npz(write(tmp_path, train_mask=None))
 
 
 SPOILT = {
@@ -136,6 +145,7 @@ SPOILT = {
     "edge_index of three rows": ({"edge_index": np.zeros((3, 2), int)}, r"edge_index should be int64 of shape \(2"),
     "x as text": ({"x": np.array([["a"]] * 6)}, r"x should hold numbers"),
     "x with NaN": ({"x": np.full((6, 2), np.nan)}, r"x holds 12 value\(s\) that are NaN"),
+    "x beyond float32": ({"x": np.full((6, 2), 1e300)}, r"x holds 1e\+300, too large for float32.*dtype='float64'"),
     "x too short": ({"x": np.ones((5, 2))}, r"length 5"),
     "y as floats": ({"y": np.full(6, 0.5)}, r"y should hold integer class numbers.*regression"),
     "y too short": ({"y": np.zeros(5, int)}, r"y should have 6 rows"),
@@ -147,9 +157,23 @@ SPOILT = {
     "overlapping masks": ({"val_mask": np.ones(6, bool)}, r"train_mask and val_mask overlap"),
     "edge features": ({"edge_attr": np.zeros((4, 2))}, r"edge_attr holds edge features"),
     "edge_weight too short": ({"edge_weight": np.ones(3)}, r"edge_weight should be floating point of length 4"),
+    "edge_weight beyond float32": ({"edge_weight": np.full(4, 1e39)}, r"edge_weight holds 1e\+39, too large"),
+    "mask of 0 and 1": ({"train_mask": np.ones(6, np.uint8)}, r"train_mask should be bool.*astype\(bool\)"),
+    "node_ids twice": ({"node_ids": np.zeros(6, int)}, r"node_ids holds 0 6 times"),
     "node_ids too short": ({"node_ids": np.arange(5)}, r"node_ids should be int64 of length 6"),
     "objects": ({"y": np.array([None] * 6)}, r"array 'y' holds Python objects.*np\.savez"),
 }
+
+
+def test_the_lines_that_convert_objects_do_so(tmp_path: Path) -> None:
+    sound = load_npz(write(tmp_path))
+    spoilt = {name: arrays()[name].astype(object) for name in ("edge_index", "y", "train_mask")}
+    with pytest.raises(DataError, match="Python objects") as refused:
+        load_npz(write(tmp_path, **spoilt))
+    exec("\n".join(line.strip() for line in str(refused.value).splitlines() if line.startswith("  ")), {})
+    again = load_npz(tmp_path / "tiny_converted.npz")
+    for field in ("edge_index", "x", "y", "train_mask"):
+        assert torch.equal(getattr(again, field), getattr(sound, field)), field
 
 
 @pytest.mark.parametrize(("changes", "message"), SPOILT.values(), ids=SPOILT.keys())
@@ -214,6 +238,16 @@ def test_an_absent_file_and_a_folder_and_an_npy_file_are_told_apart(tmp_path: Pa
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match=r"holds one \.npy array"):
         load_npz(tmp_path / "single.npz")
+
+
+def test_a_text_is_not_taken_for_a_pickled_file(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(DataError, match=r"text\.npz is not an \.npz file") as refused:
+        load_npz(tmp_path / "text.npz")
+    assert "Python objects" not in str(refused.value)
+    (tmp_path / "pickled.npz").write_bytes(pickle.dumps({"x": 1}))
+    with pytest.raises(DataError, match=r"pickled\.npz: Laconic reads no pickled file"):
+        load_npz(tmp_path / "pickled.npz")
 
 
 @pytest.mark.parametrize("option", [{"dtype": "float8"}, {"normalise_features": "columns"}])

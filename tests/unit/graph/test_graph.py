@@ -79,6 +79,12 @@ BAD_FIELDS = {
     "weight NaN": (lambda g: {"edge_weight": torch.full((300,), float("nan"))}, "edge_weight holds NaN"),
     "multi-label values": (lambda g: {"y": torch.full((60, 3), 0.5), "num_classes": 0}, "0 and 1 only"),
     "multi-label count": (lambda g: {"y": torch.zeros(60, 3), "num_classes": 5}, "num_classes is 5, but y has 3"),
+    "x of one axis": (lambda g: {"x": g.x[:, 0]}, r"got float32 of shape \(60,\)\. Give each node a row of features"),
+    "node ids twice": (lambda g: {"node_ids": put(torch.arange(60), 7, 3)}, "node_ids holds 3 2 times"),
+    "class codes": (
+        lambda g: {"y": put(g.y, 9, 10**12), "num_classes": 0},
+        r"node 9 is of class 1000000000000.*Number the 5 classes from 0",
+    ),
     "node ids": (lambda g: {"node_ids": torch.arange(10)}, "node_ids should be int64 of length 60"),
 }
 
@@ -97,3 +103,22 @@ def test_a_node_in_no_mask_may_have_no_label(small_graph):
     outside = int(small_graph.train_mask.nonzero()[0])
     graph = changed(small_graph, train_mask=train_mask, y=put(small_graph.y, outside, -1))
     assert int(graph.y[outside]) == -1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda g: {"x": put(g.x, (4, 2), float("nan"))}, r"node 4 \(id 104\), feature 2"),
+        (lambda g: {"y": put(g.y, 9, -3)}, r"node 9 \(id 109\) has -3"),
+        (lambda g: {"val_mask": g.val_mask | g.train_mask}, r"the first being node 0 \(id 100\)"),
+    ],
+)
+def test_a_node_with_an_id_of_its_own_is_named_by_it_too(spoil, message, small_graph):
+    graph = changed(small_graph, node_ids=torch.arange(100, 160))
+    with pytest.raises(DataError, match=message):
+        changed(graph, **spoil(graph))
+
+
+def test_a_few_nodes_of_many_classes_are_fine(small_graph):
+    assert changed(small_graph, y=put(small_graph.y, 9, 171), num_classes=0).num_classes == 172
+    assert changed(small_graph, y=put(small_graph.y, 9, 5000), num_classes=10**6).num_classes == 10**6

@@ -48,13 +48,28 @@ def test_numbers_that_are_not_whole_are_refused(small_graph: Graph, tmp_path: Pa
         assign(small_graph, tmp_path / "parts.npy")
 
 
-@pytest.mark.parametrize("line", ["two", "1.5", "", "1 2"])
+@pytest.mark.parametrize("line", ["two", "1.5", "", "1 2", "--1", "99999999999999999999"])
 def test_a_line_that_is_no_number_is_named(small_graph: Graph, tmp_path: Path, line: str) -> None:
     lines = [*map(str, PARTS)]
     lines[5] = line
     (tmp_path / "parts.txt").write_text("\n".join(lines))
     with pytest.raises(DataError, match=rf"parts\.txt: .*row 5 \(from 0\) holds '{line}'"):
         assign(small_graph, tmp_path / "parts.txt")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_several_arrays_and_half_a_file_are_refused(small_graph: Graph, tmp_path: Path, whole: bool) -> None:
+    np.savez(tmp_path / "parts.npz", parts=PARTS)
+    content = (tmp_path / "parts.npz").read_bytes()
+    (tmp_path / "parts.npy").write_bytes(content if whole else content[:90])
+    with pytest.raises(DataError, match=r"parts\.npy: cannot read the parts of the nodes"):
+        assign(small_graph, tmp_path / "parts.npy")
+
+
+def test_a_large_unsigned_number_is_out_of_range_and_not_negative(small_graph: Graph, tmp_path: Path) -> None:
+    np.save(tmp_path / "parts.npy", np.where(PARTS == 3, np.uint64(2**64 - 1), PARTS.astype(np.uint64)))
+    with pytest.raises(DataError, match=r"row 3 .* holds 18446744073709551615"):
+        assign(small_graph, tmp_path / "parts.npy")
 
 
 def test_an_absent_file_says_what_to_give(small_graph: Graph, tmp_path: Path) -> None:

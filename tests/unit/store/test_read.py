@@ -11,7 +11,7 @@ import torch
 
 from laconic.errors import StoreError
 from laconic.graph import Graph
-from laconic.store import Store, is_store, open_store, write_store
+from laconic.store import Store, is_store, looks_like_store, open_store, write_store
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,17 @@ def test_a_trusted_store_is_still_checked_for_sizes(folder: Path) -> None:
         _ = open_store(folder, trust=True).chunk(1).x
 
 
+def test_sizes_are_checked_without_reading_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from laconic.store import read
+
+    monkeypatch.setattr(read, "check_sum", lambda *_: pytest.fail("a file was read"))
+    store = open_store(folder)
+    store.check_sizes()
+    truncate(folder / "chunk_00002" / "bridge_src.npy")
+    with pytest.raises(StoreError, match=r"chunk_00002/bridge_src\.npy was cut short"):
+        store.check_sizes()
+
+
 def test_contents_are_read_once_for_checking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from laconic.store import read
 
@@ -148,6 +159,8 @@ def test_a_manifest_that_is_none_is_refused(folder: Path, text: str) -> None:
 def test_a_folder_without_a_manifest_is_no_store(folder: Path, tmp_path: Path) -> None:
     assert is_store(folder)
     (folder / "manifest.json").unlink()
+    assert looks_like_store(folder)
+    assert not looks_like_store(tmp_path)
     for path in (folder, tmp_path / "nowhere", tmp_path):
         assert not is_store(path)
         with pytest.raises(

@@ -29,6 +29,18 @@ def test_an_interrupted_write_leaves_nothing(small_graph: Graph, tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ConfigError("too large"), OSError(28, "No space left on device")]
+)
+def test_folders_made_for_a_write_that_failed_are_removed_too(
+    small_graph: Graph, tmp_path: Path, error: BaseException
+) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises((type(error), StoreError)):
+        write_store(small_graph, PARTS, tmp_path / "mine" / "a" / "b", progress=raise_after_two_chunks(error))
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
 def test_an_interrupted_overwrite_keeps_the_old_store(small_graph: Graph, tmp_path: Path) -> None:
     old = write_store(small_graph, PARTS, tmp_path / "store")
     with pytest.raises(KeyboardInterrupt):

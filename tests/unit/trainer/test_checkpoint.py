@@ -119,6 +119,14 @@ def test_a_harmed_file_is_an_error_that_names_it(checkpoints, name, harm):
         checkpoints.load("last")
 
 
+def test_a_manifest_that_says_something_else_than_it_said_is_refused(checkpoints):
+    checkpoints.save(last=complete(10), best=None)
+    path = checkpoints.folder / "epoch_000010" / "manifest.json"
+    path.write_text(path.read_text().replace('"epoch": 10', '"epoch": 11'))
+    with pytest.raises(CheckpointError, match=r"manifest\.json does not agree with its checksum"):
+        checkpoints.load("last")
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"last": 3}', '{"last": "../../etc"}', '{"last": "epoch_1/../../x"}'])
 def test_an_index_that_is_not_one_is_refused(checkpoints, text):
     checkpoints.save(last=complete(10), best=None)

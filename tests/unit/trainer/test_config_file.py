@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from laconic.trainer.config_file import (
     read_layer,
     resolve,
 )
+
+RECIPES = Path(__file__).parents[3] / "examples" / "recipes"
 
 
 def test_no_layer_gives_the_defaults():
@@ -140,3 +143,16 @@ def test_differences_name_what_decides_the_result_but_for_the_epochs():
     assert differences(old, new) == ["model.hidden: 64 -> 8", "training.lr: 0.01 -> 0.5"]
     assert "model.name: gcn -> mlp" in differences(old, Config(model=parse_model("mlp")))
     assert differences(old, old) == []
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_is_a_sound_configuration_and_says_its_own_command(path):
+    resolve([read_layer(path)])
+    assert f"{path.stem}.npz --config examples/recipes/{path.name}" in path.read_text()
+
+
+def test_the_recipe_of_cora_is_that_of_kipf_and_welling():
+    config = resolve([read_layer(RECIPES / "cora.toml")])
+    assert config.model == parse_model("gcn(hidden=16, layers=2, dropout=0.5, input_dropout=0.5)")
+    assert config.training == TrainingConfig(epochs=200, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    assert config.data.normalise_features == "row"

@@ -1,9 +1,12 @@
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
-from laconic.trainer.data import absolute_source, describe_graph, is_bag_of_words, prepare_features
+from laconic.errors import StoreError
+from laconic.store import write_store
+from laconic.trainer.data import absolute_source, describe_graph, is_bag_of_words, load_graph, prepare_features
 
 
 @pytest.fixture
@@ -81,3 +84,11 @@ def test_a_path_that_exists_is_made_absolute_and_a_name_stays(tmp_path, monkeypa
     assert absolute_source("odd(1).npz") == str(tmp_path / "odd(1).npz")
     for name in ("sbm", "sbm(nodes=50)", "absent.npz", "cora(split=3)"):
         assert absolute_source(name) == name
+
+
+def test_a_store_is_loaded_and_what_is_left_of_one_is_told_from_a_folder_of_tables(small_graph, tmp_path):
+    write_store(small_graph, np.arange(60) % 3, tmp_path / "store")
+    assert torch.equal(load_graph(str(tmp_path / "store")).x, small_graph.x)
+    (tmp_path / "store" / "manifest.json").unlink()
+    with pytest.raises(StoreError, match=r"is not a store: it has no manifest\.json"):
+        load_graph(str(tmp_path / "store"))

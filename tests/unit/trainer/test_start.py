@@ -172,6 +172,17 @@ def test_a_model_of_ones_own_is_trained_in_place_and_its_weights_are_pygs(config
     assert all(torch.equal(plain.state_dict()[key], value) for key, value in model.state_dict().items())
 
 
+def test_a_model_of_ones_own_is_plain_again_after_a_run_and_after_one_that_never_began(config, small_graph, tmp_path):
+    model = GCN(8, 16, 2, 4)
+    plain = set(vars(model))
+    with pytest.raises(ConfigError):
+        start(changed(config, batch_size=8), graph=small_graph, model=model)
+    assert set(vars(model)) == plain
+    for name in ("one", "two"):
+        start(changed(config, tmp_path / name), graph=small_graph, model=model)
+        assert set(vars(model)) == plain
+
+
 def test_a_model_of_ones_own_needs_fanouts_for_batches(config, small_graph):
     with pytest.raises(ConfigError, match=r"training\.fanouts"):
         start(changed(config, batch_size=8), graph=small_graph, model=GCN(8, 16, 2, 4))
