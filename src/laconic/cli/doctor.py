@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from laconic import __version__
 from laconic.cli.console import console
@@ -76,7 +77,7 @@ def _print_advice(findings: list[Finding]) -> None:
     out = console()
     advised = [finding for finding in findings if finding.advice]
     for finding in advised:
-        out.print(f"[{_STYLES[finding.status]}]{finding.status}[/] {finding.name}: ", end="")
-        out.print(finding.advice, markup=False)
+        # In one piece, so that it is wrapped as a whole.
+        out.print(Text.assemble((finding.status, _STYLES[finding.status]), f" {finding.name}: {finding.advice}"))
     if not any(finding.status == "missing" for finding in advised):
         out.print("All that Laconic needs is here.", style="green")

@@ -113,6 +113,8 @@ def _print_settings(model: str) -> None:
 
 def _print_summary(summary: "Summary") -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(overflow="fold")  # a path that is cut is of no use
     best = summary.best
     if best is not None:
         table.add_row("Best epoch", f"{best.epoch} of {summary.num_epochs}" + _because(summary))

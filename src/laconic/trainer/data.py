@@ -18,9 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 def load_graph(source: str) -> Graph:
-    """Returns the graph that `source` names: a store folder, or anything that `laconic.datasets.load` knows."""
+    """Returns the graph that `source` names: a store folder, or anything that `laconic.datasets.load` knows.
+
+    The nodes of a store that was reordered stay in that order, which is faster to train on; `node_ids` has their ids.
+    """
     if looks_like_store(source):
-        return open_store(Path(source)).to_graph()
+        store = open_store(Path(source))
+        return store.to_graph(numbering="source" if store.manifest.reorder == "none" else "store")
     return load(source)
 
 

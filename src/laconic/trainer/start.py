@@ -90,10 +90,11 @@ def resume(
         _check_inputs(path, snapshot, members.inputs)
         if model is None:
             _compile_kernels(config.model)
-        _warn_of_threads(folder.note_resumption(config))
         kept = keep_epochs(folder.metrics_path, snapshot.epoch)
         if len(kept) < snapshot.epoch:
             logger.warning("%s lacks rows of epochs before %s.", folder.metrics_path, snapshot.epoch)
+        # Last: a resumption that is refused leaves the run as it was.
+        _warn_of_threads(folder.note_resumption(config))
         return _carry_out(config, folder, members, snapshot, display or Silent())
 
 

@@ -13,8 +13,10 @@ import torch
 
 from laconic.datasets import load
 from laconic.graph import Shard
+from laconic.graph.operators.dropout import drop_edges
 from laconic.graph.sampling import NeighbourSampler
 from laconic.graph.stats import GraphStats
+from laconic.kernels.keyed import fold_key
 from laconic.models import MODELS, ModelSpec, build_model, parse_model
 from laconic.partitioners import PARTITIONERS
 from laconic.store import REORDERS, check_reorder, write_store
@@ -48,6 +50,8 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
         tell(f"model {spec}")
         warm_up_model(parse_model(spec))
     graph = load(_TINY)
+    tell("edge dropout")
+    drop_edges(graph.x, 0.5, fold_key(0), graph.node_ids, graph.node_ids)
     parts = np.zeros(graph.num_nodes, np.int32)
     for name, kind in PARTITIONERS.items():
         if name != "given":  # it reads a file

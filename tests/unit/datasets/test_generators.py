@@ -147,10 +147,9 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("name", "field"), NUMBERS, ids=str)
-@pytest.mark.parametrize("value", ["1e308", "1" + "0" * 25, "-1" + "0" * 25])
+@pytest.mark.parametrize("value", ["1" + "0" * 25, "1" + "0" * 200, "-1" + "0" * 25])
 def test_a_number_beyond_all_sense_is_refused_by_its_name(name: str, field: str, value: str) -> None:
-    if isinstance(getattr(GENERATORS[name](), field), int) and value == "1e308":
-        value = "3000000000"
+    # Far too large for numpy to try: were it not refused, the test would fail, and not fill the memory first.
     with pytest.raises(ConfigError, match=rf"{name}: .*\b{field}\b"):
         load(f"{name}({field}={value})")
 

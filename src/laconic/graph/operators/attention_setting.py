@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from laconic.graph.adjacency import Adjacency
+from laconic.graph.threads import use_torch_threads
 from laconic.kernels.attention import EdgeDropout, Neighbours
 from laconic.kernels.balance import balanced_rows
-from laconic.kernels.compile import use_threads
 from laconic.kernels.keyed import drop_threshold
 
 
@@ -77,4 +77,4 @@ class AttentionSetting:
 
     def use_threads(self, width: int) -> None:
         """Makes the kernels use torch's number of threads, or one where there is little to do."""
-        use_threads(torch.get_num_threads(), self.num_terms * width)
+        use_torch_threads(self.num_terms * width)

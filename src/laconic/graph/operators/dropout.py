@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.kernels.compile import use_threads
+from laconic.graph.threads import use_torch_threads
 from laconic.kernels.dropout import drop_edge_rows, drop_node_rows
 from laconic.kernels.keyed import drop_threshold
 
@@ -75,7 +75,7 @@ def _apply_mask(x: Tensor, probability: float, key: np.uint64, ids: Tensor, dest
         ones = torch.ones(x.shape, dtype=torch.float32)
         cpu_ids = (ids.cpu(), None if destinations is None else destinations.cpu())
         return x * _apply_mask(ones, probability, key, *cpu_ids).to(device=x.device, dtype=x.dtype)
-    use_threads(torch.get_num_threads(), x.numel())
+    use_torch_threads(x.numel())
     rows = x.detach().reshape(x.shape[0], -1).contiguous()
     out = torch.empty_like(rows)
     factor = rows.numpy().dtype.type(scale)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.graph.adjacency import Adjacency
+from laconic.graph.threads import use_torch_threads
 from laconic.kernels.balance import balanced_rows
-from laconic.kernels.compile import use_threads
 from laconic.kernels.product import PREFETCH_DISTANCE, no_factor, sparse_product
 
 FloatArray = NDArray[np.floating[Any]]
@@ -62,7 +62,7 @@ class LinearOperator:
         if x.dtype not in (torch.float32, torch.float64):
             # Half precision: sums of many neighbours need more digits than it has.
             return self.multiply(x.float()).to(x.dtype)
-        threads = use_threads(torch.get_num_threads(), self.adjacency.num_edges * x.shape[1])
+        threads = use_torch_threads(self.adjacency.num_edges * x.shape[1])
         rows = x.detach().contiguous().numpy()
         out = torch.empty(self.adjacency.num_rows, x.shape[1], dtype=x.dtype)
         values, row_scale, column_scale, diagonal = self._factors(rows.dtype)

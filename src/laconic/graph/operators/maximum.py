@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from laconic.graph.adjacency import Adjacency
+from laconic.graph.threads import use_torch_threads
 from laconic.kernels.balance import balanced_rows
-from laconic.kernels.compile import use_threads
 from laconic.kernels.maximum import neighbour_maximum, neighbour_maximum_backward
 
 # Shapes: R rows (destinations), S sources, F features
@@ -41,7 +41,7 @@ def maximum_by_torch(adjacency: Adjacency, x: Tensor) -> Tensor:
 class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
-        use_threads(torch.get_num_threads(), adjacency.num_edges * x.shape[1])
+        use_torch_threads(adjacency.num_edges * x.shape[1])
         out = torch.empty(adjacency.num_rows, x.shape[1], dtype=x.dtype)
         winner = torch.empty(out.shape, dtype=torch.int32)
         neighbour_maximum(
@@ -61,7 +61,7 @@ class _Maximum(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (winner,) = ctx.saved_tensors
         across = ctx.adjacency.transposed
-        use_threads(torch.get_num_threads(), across.num_edges * winner.shape[1])
+        use_torch_threads(across.num_edges * winner.shape[1])
         g_x = torch.empty(across.num_rows, winner.shape[1], dtype=grads[0].dtype)
         neighbour_maximum_backward(
             balanced_rows(across.indptr),
