@@ -27,8 +27,9 @@ def _coefficient(edge, row, column, scale, values, column_scale, skip_loops):
     if values.size:
         coefficient *= values[edge]
     if skip_loops and row == column:
-        # The diagonal stands for the loop; a zero keeps the loop over edges free of jumps.
-        coefficient *= 0
+        # The diagonal stands for the loop; a zero keeps the loop over edges free of jumps. Not `*= 0`: numba would make
+        # every coefficient a float64 for the sake of that integer, and the sums half as fast.
+        coefficient -= coefficient
     return coefficient
 
 
