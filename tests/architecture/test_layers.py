@@ -20,7 +20,7 @@ ROWS = [
     {"graph"},
     {"kernels"},
     {"specs", "records"},
-    {"errors", "units"},
+    {"atomic", "errors", "units"},
 ]
 HEIGHT = {layer: -row for row, layers in enumerate(ROWS) for layer in layers}
 

@@ -7,7 +7,7 @@ A distributed strategy gives its own Aggregator, whose operators reach rows on o
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -163,29 +163,20 @@ class LocalAggregator(Aggregator):
 
     def gat(self, x: Tensor, from_source: Tensor, from_destination: Tensor, settings: Attention) -> Tensor:
         return gat_attention(
-            self._shard.adjacency,
-            x,
-            from_source,
-            from_destination,
-            negative_slope=settings.negative_slope,
-            self_loops=settings.self_loops,
-            dropout=settings.dropout,
-            key=int(settings.key),
-            node_ids=self._shard.node_ids,
+            self._shard.adjacency, x, from_source, from_destination, **self._attention_keywords(settings)
         )
 
     def gatv2(self, source: Tensor, destination: Tensor, att: Tensor, settings: Attention) -> Tensor:
-        return gatv2_attention(
-            self._shard.adjacency,
-            source,
-            destination,
-            att,
-            negative_slope=settings.negative_slope,
-            self_loops=settings.self_loops,
-            dropout=settings.dropout,
-            key=int(settings.key),
-            node_ids=self._shard.node_ids,
-        )
+        return gatv2_attention(self._shard.adjacency, source, destination, att, **self._attention_keywords(settings))
+
+    def _attention_keywords(self, settings: Attention) -> dict[str, Any]:
+        return {
+            "negative_slope": settings.negative_slope,
+            "self_loops": settings.self_loops,
+            "dropout": settings.dropout,
+            "key": int(settings.key),
+            "node_ids": self._shard.node_ids,
+        }
 
     def _forget(self, out: Tensor) -> None:
         """Drops what was kept of `out`, an aggregation that holds no longer."""

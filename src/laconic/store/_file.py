@@ -1,7 +1,6 @@
 """Single files of a store: arrays written and summed, checked and mapped; and the flush of all of them to disk."""
 
 import hashlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, final
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from laconic.atomic import sync
 from laconic.errors import StoreError
 from laconic.store.layout import REBUILD, FileEntry, dtype_name, torch_dtype
 
@@ -42,20 +42,11 @@ def write_array(path: Path, values: NDArray[Any] | Tensor) -> FileEntry:
     return FileEntry(dtype, tuple(array.shape), file.num_bytes, file.sum.hexdigest())
 
 
-def sync_path(path: Path) -> None:
-    """Flushes a file, or the names in a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def sync_tree(folder: Path) -> None:
     """Flushes all that is in `folder` to disk, so that no later rename is seen before what it names."""
     # File systems gather flushes that wait at the same time: a thousand small files take 0.2 s, one by one 5 s.
     with ThreadPoolExecutor(max_workers=16) as pool:
-        list(pool.map(sync_path, [*folder.rglob("*"), folder]))
+        list(pool.map(sync, [*folder.rglob("*"), folder]))
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:

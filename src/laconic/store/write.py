@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic import __version__
+from laconic.atomic import sync
 from laconic.errors import StoreError
 from laconic.graph import Graph
 from laconic.graph.stats import PartitionStats
 from laconic.store._chunk_arrays import ChunkArrays
-from laconic.store._file import sync_path, sync_tree, write_array
+from laconic.store._file import sync_tree, write_array
 from laconic.store.layout import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -150,7 +151,7 @@ def _new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         sync_tree(temporary)
         check_target(target, overwrite=overwrite)
         _replace(temporary, target, target.parent / f".{target.name}.old-{token}")
-        sync_path(target.parent)
+        sync(target.parent)
     except OSError as error:
         raise StoreError(
             f"{target}: cannot write the store ({error.strerror or error}). Nothing was left behind. "

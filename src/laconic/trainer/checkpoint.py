@@ -15,8 +15,8 @@ from typing import Literal, final
 
 from safetensors import SafetensorError
 
+from laconic.atomic import new_folder, write_json
 from laconic.errors import CheckpointError
-from laconic.trainer.atomic import new_folder, write_json
 from laconic.trainer.snapshot import Snapshot, read_snapshot, write_snapshot
 
 Which = Literal["last", "best"]

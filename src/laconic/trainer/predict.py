@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from laconic.atomic import write_file
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph, Shard
 from laconic.models import build_model
 from laconic.strategies import parse_strategy
-from laconic.trainer.atomic import write_file
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.data import load_graph, prepare_features
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits

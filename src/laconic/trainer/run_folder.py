@@ -22,8 +22,8 @@ from typing import Any, final
 import torch
 
 from laconic import __version__
+from laconic.atomic import new_folder, write_json
 from laconic.errors import CheckpointError
-from laconic.trainer.atomic import new_folder, write_json
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import as_layer, model_name, read_layer, resolve
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from laconic.atomic import write_json
 from laconic.errors import CheckpointError, ConfigError
 from laconic.graph import Graph
 from laconic.models import ModelSpec
 from laconic.records import RecordFile, keep_epochs
-from laconic.trainer.atomic import write_json
 from laconic.trainer.board import Board
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.config import Config
