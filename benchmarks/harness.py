@@ -11,9 +11,10 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -51,7 +52,7 @@ class Benchmark:
         parser.add_argument("--quick", action="store_true", help="about a minute: at least one cell per figure")
         parser.add_argument("--fresh", action="store_true", help="forget the cells of a run that was stopped")
         arguments = parser.parse_args()
-        _wait_passively()
+        _run_with_our_environment()
         benchmark = Benchmark(name, arguments.quick, targets[arguments.quick])
         if arguments.fresh:
             benchmark._partial.unlink(missing_ok=True)
@@ -91,13 +92,54 @@ class Benchmark:
         print(json.dumps(closing))
 
 
-def _wait_passively() -> None:
-    """Starts the script anew with the wait policy that `import laconic` has set by now: torch reads it when it loads.
+# What `import laconic` sets for torch, unless set already: torch reads some of it when it loads, some later.
+OURS = {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"}
+# What a script without laconic runs with.
+PLAIN = {"THP_MEM_ALLOC_ENABLE": "0"}
 
-    All contenders run under it.
+
+def _run_with_our_environment() -> None:
+    """Starts the script anew with the settings of `import laconic`, as if it had been imported first.
+
+    Contenders that share the process all run under them.
     """
     if os.environ.get("LACONIC_BENCHMARK") != "1":
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "LACONIC_BENCHMARK": "1"})
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OURS, "LACONIC_BENCHMARK": "1"})
+
+
+class Worker:
+    """A contender in a process of its own, with its own environment; each call makes it take one step and say a number.
+
+    The process runs `serve` of this module. Use as a context manager: the process ends with it.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        inherited = {name: value for name, value in os.environ.items() if name not in (*OURS, *PLAIN)}
+        self._process = subprocess.Popen(
+            command, env={**inherited, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.said: list[float] = []
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+    def __call__(self) -> None:
+        try:
+            self._process.stdin.write("step\n")
+            self._process.stdin.flush()
+            self.said.append(float(self._process.stdout.readline()))
+        except (ValueError, BrokenPipeError):
+            raise RuntimeError(f"{' '.join(self._process.args)} ended with {self._process.wait()}") from None
+
+
+def serve(step: Callable[[], float]) -> None:
+    """Takes a step for each line that comes in and prints what it returns, until the input ends."""
+    for _ in sys.stdin:
+        print(step(), flush=True)
 
 
 @cache

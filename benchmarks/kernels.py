@@ -83,7 +83,9 @@ def measure_product(graph: Graph, repeats: int) -> dict[str, float]:
     )
 
     def product(distance: int) -> None:
-        sparse_product(bounds, adjacency.indptr, adjacency.indices, none, none, none, none, False, x, out, distance)
+        sparse_product(
+            bounds, adjacency.indptr, adjacency.indices, none, none, none, none, False, x, out, False, distance
+        )
 
     return interleaved(
         {

@@ -23,6 +23,9 @@ __version__ = "0.1.0"
 # Torch and numba each bring an OpenMP library, whose threads by default spin while they wait for work: two sets of them
 # take the cores from each other. Read when a library is loaded, so it is set here; see docs/decisions/0009.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# An epoch makes and frees a few large tensors per layer; in pages of 4 KiB, handing them out costs a good part of it.
+# Torch reads this when it first allocates; see docs/decisions/0010.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # Loaded on first use: `laconic --help` should not wait for torch.
 _HOME = {

@@ -1,8 +1,12 @@
-"""Files that are there whole or not at all: written under a temporary name beside their own, then renamed."""
+"""Files that are there whole or not at all: written under a temporary name beside their own, then renamed.
+
+`find_obstacle` tells before long work whether they can be written at its end.
+"""
 
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +45,28 @@ def new_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync(path.parent)
+
+
+def find_obstacle(path: Path) -> str:
+    """Returns why no file or folder can be made at `path`, such as "notes.txt is not a folder"; empty if one can.
+
+    Parents that are not there yet are no obstacle, if they can be made.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        return error.strerror or str(error)
+    nearest = next((parent for parent in path.parents if os.path.lexists(parent)), path)
+    if not nearest.is_dir():
+        return f"{nearest} is not a folder"
+    try:
+        # Tried, not asked: root has all rights, and still cannot write to a read-only disk. Nothing is left behind.
+        with tempfile.TemporaryFile(dir=nearest):
+            return ""
+    except OSError as error:
+        return f"nothing can be made in {nearest} ({error.strerror or error})"
 
 
 def sync(path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, final
 
+from laconic.atomic import write_file
 from laconic.errors import CheckpointError
 
 SCHEMA_VERSION = 1
@@ -125,12 +126,8 @@ def keep_epochs(path: Path, last_epoch: int) -> list[EpochRecord]:
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Replaces the file at `path`, all at once."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(format_record(record) + "\n" for record in records)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    text = "".join(format_record(record) + "\n" for record in records)
+    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 @final

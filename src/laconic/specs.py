@@ -10,6 +10,7 @@ frozen dataclasses: the object *is* the configuration, so `format_spec(parse_spe
 import ast
 import dataclasses
 import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -69,10 +70,11 @@ def split_spec(text: str, *, family: str) -> tuple[str, dict[str, Any]]:
 def format_spec(member: Any, table: Mapping[str, type[Any]]) -> str:
     """Returns the shortest spec that gives `member` back: arguments at their default are left out."""
     name = next(name for name, kind in table.items() if kind is type(member))
+    # In the order of the constructor: fields that a family shares are declared first, but stand last there.
     given = [
-        f"{field.name}={getattr(member, field.name)!r}"
-        for field in dataclasses.fields(member)
-        if field.init and getattr(member, field.name) != field.default
+        f"{key}={getattr(member, key)!r}"
+        for key, argument in inspect.signature(type(member)).parameters.items()
+        if getattr(member, key) != argument.default
     ]
     return f"{name}({', '.join(given)})" if given else name
 
@@ -86,7 +88,12 @@ def unknown_name(name: str, choices: Iterable[str], *, family: str) -> str:
     near.sort(key=lambda choice: sorted(choice) != sorted(name.casefold()))
     hint = f" Did you mean {folded[near[0]]!r}?" if near else ""
     listed = ", ".join(ordered) if ordered else "none"
-    return f"Unknown {family} {name!r}. Choices: {listed}.{hint}"
+    return f"Unknown {family} {shorten(name)!r}. Choices: {listed}.{hint}"
+
+
+def shorten(text: str, most: int = 60) -> str:
+    """Returns `text`, or its first `most` letters: whatever comes, an error should stay a paragraph."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _literal(node: ast.expr, text: str, family: str) -> Any:

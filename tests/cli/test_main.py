@@ -33,7 +33,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_an_error_that_a_user_can_mend_ends_with_code_2_and_no_traceback() -> None:
-    done = run("info", "absent.npz")
+    done = run("info", "absent.npz", LACONIC_DATA="")
     assert done.returncode == 2
     assert done.stderr == "Error: absent.npz: there is no such file or folder.\n"
     assert done.stdout == ""

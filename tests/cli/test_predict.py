@@ -78,6 +78,28 @@ def test_what_cannot_work_is_one_paragraph_and_exit_code_2(trained, tmp_path, mo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("folder.npz", "folder.npz is a folder"),
+        ("file/x.npz", "file/x.npz cannot be written: file is not a folder"),
+        ("file/deep/x.csv", "file/deep/x.csv cannot be written: file is not a folder"),
+        ("/proc/x.npz", "/proc/x.npz cannot be written: nothing can be made in /proc"),
+        ("x" * 300 + ".npz", "File name too long"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(trained, tmp_path, monkeypatch, out, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.npz").mkdir()
+    # The work itself would find this.
+    result = laconic("predict", trained / "run", "--out", out, "--data", "no-such-graph")
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert "no-such-graph" not in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npz"]
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     result = laconic("predict", tmp_path)
     assert result.exit_code == 2

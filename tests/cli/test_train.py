@@ -99,7 +99,10 @@ def test_a_run_goes_on_for_more_epochs(npz, tmp_path):
         (["--resume", "absent"], "is not the folder of a run"),
         (["--resume", "a", "--name", "b"], "give one of them"),
         (["--name", "full"], "exists already"),
-        (["--name", "full/file/x"], "cannot be written"),
+        (["--name", "full/file/x"], "full/file/x cannot be written: full/file is not a folder"),
+        (["--name", "/proc/x"], "/proc/x cannot be written: nothing can be made in /proc"),
+        (["x" * 5000], f"Unknown dataset '{'x' * 60}...'"),
+        (["--model", "gat(heads=2)", "--set", "model.name=sage"], "Unknown setting of model sage 'heads'"),
         (["--set", "training.batch_size=4", "--set", "training.fanouts=[3]"], "one number per hop"),
     ],
 )
@@ -107,12 +110,48 @@ def test_what_cannot_work_is_one_paragraph_and_exit_code_2(tmp_path, npz, argume
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     before = sorted(tmp_path.rglob("*"))
-    data = [] if arguments[0].endswith(".npz") or "--resume" in arguments else [npz]
+    data = [] if not arguments[0].startswith("-") or "--resume" in arguments else [npz]
     result = laconic("train", *data, *arguments, *QUICK)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
     assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--set", "model.hidden=8", "--set", "model.name=sage"],
+        ["--model", "gcn(hidden=8)", "--set", "model.name=sage"],
+        ["--config", "gat.toml", "--set", "model.hidden=8", "--model", "sage"],
+    ],
+)
+def test_a_setting_that_was_given_is_kept_when_the_model_is_named_elsewhere(npz, tmp_path, arguments):
+    (tmp_path / "gat.toml").write_text('[model]\nname = "gat"\nheads = 2\nhidden = 32\n')
+    result = laconic("train", npz, *arguments, "--epochs", 1, "--name", "a", *QUICK)
+    assert result.exit_code == 0, result.output
+    model = json.loads((tmp_path / "a/config.json").read_text())["model"]
+    assert (model["name"], model["hidden"]) == ("sage", 8)
+
+
+def test_a_file_name_is_looked_for_on_the_search_path_too(npz, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    npz.rename(tmp_path / "data" / "mine.npz")
+    monkeypatch.setenv("LACONIC_DATA", str(tmp_path / "data"))
+    assert laconic("train", "mine.npz", "--epochs", 1, "--name", "a", *QUICK).exit_code == 0
+    assert laconic("train", "--resume", "a", "--epochs", 2).exit_code == 0
+
+
+def test_a_checkpoint_of_another_model_is_one_paragraph(npz, tmp_path):
+    assert laconic("train", npz, "--epochs", 1, "--name", "a", *QUICK).exit_code == 0
+    config = tmp_path / "a/config.json"
+    config.write_text(config.read_text().replace('"hidden": 64', '"hidden": 16'))
+    for arguments in (["train", "--resume", "a", "--epochs", 2], ["predict", "a"]):
+        result = laconic(*arguments)
+        assert result.exit_code == 2
+        said = " ".join(result.stderr.split())
+        assert "convs.0.lin.weight: expected 16x8, came 64x8" in said
+        assert "state_dict" not in said
 
 
 def test_divergence_is_exit_code_2_and_names_the_epoch(npz):

@@ -12,6 +12,7 @@ from torch_geometric.nn import (
     GAT,
     GCN,
     GIN,
+    MLP,
     GATConv,
     GATv2Conv,
     GCNConv,
@@ -43,6 +44,12 @@ class Deep(nn.Module):
         return self.after(x)
 
 
+def hooked(layer: nn.Module) -> nn.Module:
+    """A layer whose hook sees its input: the aggregated rows, in PyG and here."""
+    layer.register_forward_pre_hook(lambda module, args: args[0].sin())
+    return layer
+
+
 CONVOLUTIONS: dict[str, Callable[[int, int], nn.Module]] = {
     "gcn": lambda i, o: GCNConv(i, o),
     "gcn improved": lambda i, o: GCNConv(i, o, improved=True),
@@ -55,6 +62,11 @@ CONVOLUTIONS: dict[str, Callable[[int, int], nn.Module]] = {
     "sage project": lambda i, o: SAGEConv(i, o, project=True, normalize=True),
     "sage no root": lambda i, o: SAGEConv(i, o, root_weight=False, bias=False),
     "gin": lambda i, o: GINConv(nn.Sequential(nn.Linear(i, 16), nn.ReLU(), nn.Linear(16, o)), eps=0.3),
+    "gin narrow": lambda i, o: GINConv(nn.Sequential(nn.Linear(i, 3), nn.ReLU(), nn.Linear(3, o)), eps=0.3),
+    "gin MLP": lambda i, o: GINConv(MLP([i, 3, o], dropout=0.0)),
+    "gin layer used twice": lambda i, o: GINConv(nn.Sequential(*[nn.Linear(i, i)] * 2)),
+    "gin no Linear first": lambda i, o: GINConv(nn.Sequential(nn.ReLU(), nn.Linear(i, o))),
+    "gin hooked": lambda i, o: GINConv(hooked(nn.Linear(i, o))),
     "gin train eps": lambda i, o: GINConv(nn.Linear(i, o), train_eps=True),
     "graph sum": lambda i, o: GraphConv(i, o),
     "graph mean": lambda i, o: GraphConv(i, o, aggr="mean"),

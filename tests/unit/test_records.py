@@ -11,6 +11,7 @@ from laconic.records import (
     keep_epochs,
     parse_record,
     read_records,
+    write_records,
 )
 
 ROWS = [EpochRecord(epoch=n, loss=1 / n, train=0.1 * n, val=1 / 3, test=None, seconds=0.25) for n in range(1, 6)]
@@ -92,3 +93,11 @@ def test_keeping_epochs_of_a_file_that_is_not_there_makes_an_empty_one(tmp_path)
 def test_a_loss_that_is_not_a_number_is_never_written():
     with pytest.raises(ValueError, match="JSON"):
         format_record(EpochRecord(epoch=1, loss=float("nan")))
+
+
+def test_a_replacement_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    with pytest.raises(ValueError, match="JSON"):
+        write_records(path, [ROWS[0], EpochRecord(epoch=2, loss=float("nan"))])
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_records(path, EpochRecord) == ROWS

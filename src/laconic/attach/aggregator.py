@@ -7,7 +7,7 @@ A distributed strategy gives its own Aggregator, whose operators reach rows on o
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from laconic.graph import Shard
 from laconic.graph.normalize import gcn_operator, mean_operator, sum_operator
 from laconic.graph.operators.attention import gat_attention, gatv2_attention
+from laconic.graph.operators.attention_setting import AttentionSetting
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
 from laconic.graph.operators.maximum import maximum
@@ -162,21 +163,13 @@ class LocalAggregator(Aggregator):
         return maximum(self._shard.adjacency, x)
 
     def gat(self, x: Tensor, from_source: Tensor, from_destination: Tensor, settings: Attention) -> Tensor:
-        return gat_attention(
-            self._shard.adjacency, x, from_source, from_destination, **self._attention_keywords(settings)
-        )
+        return gat_attention(self._attention_setting(settings), x, from_source, from_destination)
 
     def gatv2(self, source: Tensor, destination: Tensor, att: Tensor, settings: Attention) -> Tensor:
-        return gatv2_attention(self._shard.adjacency, source, destination, att, **self._attention_keywords(settings))
+        return gatv2_attention(self._attention_setting(settings), source, destination, att)
 
-    def _attention_keywords(self, settings: Attention) -> dict[str, Any]:
-        return {
-            "negative_slope": settings.negative_slope,
-            "self_loops": settings.self_loops,
-            "dropout": settings.dropout,
-            "key": int(settings.key),
-            "node_ids": self._shard.node_ids,
-        }
+    def _attention_setting(self, settings: Attention) -> AttentionSetting:
+        return AttentionSetting(self._shard.adjacency, **vars(settings), node_ids=self._shard.node_ids)
 
     def _forget(self, out: Tensor) -> None:
         """Drops what was kept of `out`, an aggregation that holds no longer."""

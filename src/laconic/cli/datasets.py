@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def datasets() -> None:
     """Lists the graphs that can be given by name: those built in, and those in the folders of LACONIC_DATA.
 
+    Of two with one name the first is taken; the other is marked as hidden.
+
     Any other graph is given by its path: an .npz file, an unpacked OGB folder, or a folder that holds edges, features
     and labels as .csv, .parquet or .npy.
 
@@ -55,10 +57,16 @@ def _print_data(out: Console, entries: list["Entry"]) -> None:
         out.print(Text("  none"))
         return
     table = Table.grid(padding=(0, 2))
-    for justify in ("left", "left", "right", "right", "right"):
+    for justify in ("left", "left", "right", "right", "right", "left"):
         table.add_column(justify=justify)
     table.add_row("  name", "kind", "nodes", "edges", "features", style="dim")
     for entry in entries:
         sizes = (format_count(size) if size else "" for size in (entry.num_nodes, entry.num_edges, entry.num_features))
-        table.add_row(Text(f"  {entry.name}", style="cyan"), entry.kind, *sizes)
+        mark = "hidden" if entry.is_hidden else ""
+        table.add_row(Text(f"  {entry.name}", style="cyan"), entry.kind, *sizes, mark)
     out.print(table)
+    hidden = [str(entry.path) for entry in entries if entry.is_hidden]
+    if hidden:
+        out.print("  hidden: the name leads to another one, or to several; give the path instead:")
+        for each in hidden:
+            out.print(Text(f"    {each}"), soft_wrap=True)

@@ -71,7 +71,8 @@ def find_machine() -> list[Finding]:
         # They follow torch, as far as numba has started threads.
         _threads("kernel threads", min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS)), usable),
     ]
-    return [*findings, _threading_layer(tuple(numba.config.THREADING_LAYER_PRIORITY))]
+    chosen, priority = str(numba.config.THREADING_LAYER).lower(), tuple(numba.config.THREADING_LAYER_PRIORITY)
+    return [*findings, _threading_layer((chosen,) if chosen in priority else priority)]
 
 
 def _threads(name: str, count: int, usable: int) -> Finding:
@@ -87,13 +88,14 @@ def _threading_layer(priority: tuple[str, ...]) -> Finding:
         return Finding("threading layer", "none", "missing", "Reinstall numba: pip install --force-reinstall numba")
     if found[0] != "workqueue":
         return Finding("threading layer", found[0])
-    return Finding(
-        "threading layer",
-        "workqueue only",
-        "note",
-        "Kernels called from two threads at once would end the program. Install OpenMP's library, libgomp: "
-        "apt install libgomp1 (Debian, Ubuntu), dnf install libgomp (Fedora)",
-    )
+    if len(priority) == 1:
+        advice = "Kernels of several ranks in one process take turns: leave NUMBA_THREADING_LAYER unset"
+    else:
+        advice = (
+            "Kernels of several ranks in one process take turns. Install OpenMP's library, libgomp: "
+            "apt install libgomp1 (Debian, Ubuntu), dnf install libgomp (Fedora)"
+        )
+    return Finding("threading layer", "workqueue", "note", advice)
 
 
 def _imports(module: str) -> bool:
@@ -139,13 +141,16 @@ def count_compiled(package: ModuleType) -> tuple[int, int, set[str]]:
 
 
 def _cached_kernels(package: ModuleType) -> list[Any]:
+    from laconic.kernels.compile import ParallelKernel
+
     kernels = []
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         for value in vars(module).values():
+            kernel: Any = value.compiled if isinstance(value, ParallelKernel) else value
             # A numba dispatcher; one without a cache path is compiled into the kernels that call it.
-            if hasattr(value, "py_func") and value.__module__ == module.__name__ and value.stats.cache_path:
-                kernels.append(value)
+            if hasattr(kernel, "py_func") and kernel.__module__ == module.__name__ and kernel.stats.cache_path:
+                kernels.append(kernel)
     return kernels
 
 

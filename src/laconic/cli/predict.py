@@ -13,7 +13,11 @@ from laconic.units import format_count
 def predict(
     run_folder: Path = typer.Argument(..., help="The folder of a run that `laconic train` made."),
     out: Path = typer.Option(Path("predictions.npz"), "--out", "-o", help="The file to write: .npz or .csv."),
-    data: str | None = typer.Option(None, "--data", help="Another graph with the same features; by default the run's."),
+    data: str | None = typer.Option(
+        None,
+        "--data",
+        help="Another graph than the run's, with the same features; with labels and masks, though they are not used.",
+    ),
     checkpoint: str = typer.Option("best", "--checkpoint", help="The model to use: best or last."),
 ) -> None:
     """Predicts the class of every node with a trained model, and writes it under the nodes' original ids.

@@ -81,14 +81,12 @@ def _run(
 ) -> "Summary":
     from laconic.trainer import resume as resume_run
     from laconic.trainer import start
-    from laconic.trainer.config_file import model_layer, parse_override, read_layer, resolve
+    from laconic.trainer.config_file import merge, model_layer, parse_override, read_layer, resolve
     from laconic.trainer.progress import choose_display
 
-    layers = [read_layer(config)] if config is not None else []
-    layers.append(_given(flags))
-    if model is not None:
-        layers.append(model_layer(model))
-    layers += [parse_override(setting) for setting in settings]
+    models = [model_layer(model)] if model is not None else []
+    given = merge([_given(flags), *models, *(parse_override(setting) for setting in settings)])
+    layers = [read_layer(config), given] if config is not None else [given]
     display = choose_display(error_console())
     if resume is not None:
         return resume_run(resume, layers, display=display)

@@ -1,4 +1,4 @@
-"""Datasets by name in the folders of LACONIC_DATA: name.npz, or a folder of that name."""
+"""Datasets by name in the folders of LACONIC_DATA: name.npz, with or without its ending, or a folder of that name."""
 
 import os
 from pathlib import Path
@@ -32,16 +32,19 @@ def find_by_name(name: str) -> Path | None:
 
 
 def datasets_in(folder: Path) -> list[Path]:
-    """Returns the datasets of a folder, in order of their names."""
-    return sorted((path for path in folder.iterdir() if is_dataset(path)), key=lambda path: path.name)
+    """Returns the datasets of a folder, in order of their names; hidden files are those still being written."""
+    shown = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted((path for path in shown if is_dataset(path)), key=lambda path: path.name)
 
 
 def is_dataset(path: Path) -> bool:
     """Whether a loader would take `path`, by its name or, for a folder, by the names of the files in it."""
-    if path.is_dir():
+    # Not Path.is_dir, which raises for what is too long to be a path.
+    if os.path.isdir(path):
         return is_ogb_folder(path) or holds_tables(path)
-    return path.suffix == ".npz" and path.is_file()
+    return path.suffix == ".npz" and os.path.isfile(path)
 
 
 def _spellings(name: str) -> list[str]:
-    return list(dict.fromkeys([name, name.replace("-", "_")]))
+    # A file name means that file.
+    return [name] if name.endswith(".npz") else list(dict.fromkeys([name, name.replace("-", "_")]))

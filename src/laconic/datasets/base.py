@@ -4,7 +4,7 @@ A new one is a file here and a line in `GENERATORS` (load.py).
 """
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,28 +17,27 @@ from laconic.graph import Graph
 # Shapes: N nodes, E edges, F features, C classes
 
 
+@dataclass(frozen=True, kw_only=True)
 class Generator(ABC):
-    """Makes one graph; a frozen dataclass whose fields are the arguments of its spec."""
+    """Makes one graph; a frozen dataclass whose fields are the arguments of its spec: its own, then these.
+
+    Args:
+        train, val: shares of the nodes; test is the rest.
+        shuffle: whether nodes stand in random order.
+        seed: the same fields and seed give the same graph.
+    """
+
+    train: float = 0.6
+    val: float = 0.2
+    shuffle: bool = True
+    seed: int = 0
 
     @abstractmethod
     def build(self) -> Graph:
         """Returns the graph. The same fields give the same graph."""
 
 
-class SplitFields(Protocol):
-    """The fields that every generator has besides its own: shares of the nodes, node order, seed."""
-
-    @property
-    def train(self) -> float: ...
-    @property
-    def val(self) -> float: ...
-    @property
-    def shuffle(self) -> bool: ...
-    @property
-    def seed(self) -> int: ...
-
-
-def check_fields(fields: SplitFields, what: str, claims: dict[str, bool]) -> None:
+def check_fields(fields: Generator, what: str, claims: dict[str, bool]) -> None:
     """Raises ConfigError for the first of `claims` ("nodes is 2 or more": whether it holds) that is false."""
     check_shares(fields.train, fields.val, what=what)
     numbers = {name: value for name, value in vars(fields).items() if name != "seed"}
@@ -51,7 +50,7 @@ def check_fields(fields: SplitFields, what: str, claims: dict[str, bool]) -> Non
 
 
 def finish(
-    fields: SplitFields,
+    fields: Generator,
     name: str,
     edges: NDArray[np.int64],
     x_NF: NDArray[np.floating],

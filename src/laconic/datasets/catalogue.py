@@ -1,6 +1,6 @@
 """What can be loaded by name, for `laconic datasets`: reads the headers of files only, so it is quick."""
 
-import dataclasses
+import inspect
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,10 @@ from typing import Literal, final
 import numpy as np
 
 from laconic.datasets._ogb_raw import is_ogb_folder
-from laconic.datasets._search import datasets_in, search_folders
+from laconic.datasets._search import datasets_in, find_by_name, search_folders
 from laconic.datasets.base import Generator
 from laconic.datasets.load import GENERATORS
+from laconic.errors import DataError
 
 
 @final
@@ -26,6 +27,7 @@ class Entry:
         arguments: of a generator, with their defaults: "nodes=2000", ...
         path: where the data lies; None for a generator.
         num_nodes, num_edges, num_features: of an .npz file; 0 where unknown.
+        is_hidden: whether its name does not lead to it, as something else of that name comes first.
     """
 
     name: str
@@ -36,23 +38,25 @@ class Entry:
     num_nodes: int = 0
     num_edges: int = 0
     num_features: int = 0
+    is_hidden: bool = False
 
 
 def available() -> list[Entry]:
-    """Returns the generators, then what the folders of LACONIC_DATA hold; of two with one name, the first is loaded."""
+    """Returns the generators, then what the folders of LACONIC_DATA hold; of two with one name, the later is hidden."""
     entries = [_describe_generator(name, kind) for name, kind in GENERATORS.items()]
     return entries + [_describe_data(path) for folder in search_folders() for path in datasets_in(folder)]
 
 
 def _describe_generator(name: str, kind: type[Generator]) -> Entry:
     summary = (kind.__doc__ or "").splitlines()[0].rstrip(".")
-    arguments = tuple(f"{field.name}={field.default!r}" for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+    arguments = tuple(f"{key}={argument.default!r}" for key, argument in inspect.signature(kind).parameters.items())
     return Entry(name, "generator", summary, arguments)
 
 
 def _describe_data(path: Path) -> Entry:
     if path.is_dir():
-        return Entry(path.name, "ogb" if is_ogb_folder(path) else "tables", path=path)
+        kind: Literal["ogb", "tables"] = "ogb" if is_ogb_folder(path) else "tables"
+        return Entry(path.name, kind, path=path, is_hidden=_is_hidden(path.name, path))
     shapes = _shapes(path)
     rows, columns = (*shapes.get("x", ()), 0, 0)[:2]
     return Entry(
@@ -62,7 +66,18 @@ def _describe_data(path: Path) -> Entry:
         num_nodes=rows or (*shapes.get("y", ()), 0)[0],
         num_edges=(*shapes.get("edge_index", ()), 0, 0)[1],
         num_features=columns,
+        is_hidden=_is_hidden(path.stem, path),
     )
+
+
+def _is_hidden(name: str, path: Path) -> bool:
+    if name in GENERATORS:
+        return True
+    try:
+        return find_by_name(name) != path
+    except DataError:
+        # Two of this name in one folder: loading it tells the user so.
+        return True
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:

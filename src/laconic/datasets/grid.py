@@ -24,7 +24,7 @@ from laconic.specs import format_spec
 class Grid(Generator):
     """A lattice of rows times columns, in smooth regions.
 
-    Undirected; each cell is joined to those beside, above and below it.
+    Undirected; each cell is joined to those beside, above and below it. Unless shuffled, nodes stand row by row.
 
     Args:
         rows, columns: cells in either direction.
@@ -32,8 +32,6 @@ class Grid(Generator):
         classes, features: how many of each.
         smoothness: how far, in cells, a region reaches; larger means fewer borders.
         noise: deviation of each feature around the class's centre; centres are 1.4 apart.
-        train, val: shares of the nodes; test is the rest.
-        shuffle: whether nodes stand in random order; otherwise row by row.
     """
 
     rows: int = 50
@@ -43,10 +41,6 @@ class Grid(Generator):
     features: int = 16
     smoothness: float = 3.0
     noise: float = 1.0
-    train: float = 0.6
-    val: float = 0.2
-    shuffle: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         claims = {

@@ -1,12 +1,14 @@
 """A graph by name, file or spec: what stands behind `laconic train GRAPH`.
 
 A source is one of: a generator's spec, "sbm(nodes=5000)"; a path to an .npz file, an unpacked OGB folder or a folder of
-tables; or a name such as "cora", looked for as cora.npz and as a folder cora in the folders of LACONIC_DATA. A path or
-a name takes the options of its loader as a spec does: "minesweeper(split=3)", "papers(add_reverse_edges=True)".
+tables; or a name such as "cora", looked for as cora.npz and as a folder cora in the folders of LACONIC_DATA, or
+"cora.npz", looked for in the current folder first. A path or a name takes the options of its loader as a spec does:
+"minesweeper(split=3)", "papers(add_reverse_edges=True)".
 """
 
 import dataclasses
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,11 +29,14 @@ from laconic.datasets.rmat import Rmat
 from laconic.datasets.sbm import Sbm
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph
-from laconic.specs import parse_spec, split_spec, unknown_name
+from laconic.specs import parse_spec, shorten, split_spec, unknown_name
 
 GENERATORS: dict[str, type[Generator]] = {"sbm": Sbm, "rmat": Rmat, "grid": Grid}
 
 Loader = Callable[..., Graph]
+
+# Letters of a path that an error repeats: more than any path in use has.
+_LONG = 500
 
 
 def load(source: str | Path, **options: Any) -> Graph:
@@ -43,7 +48,7 @@ def load(source: str | Path, **options: Any) -> Graph:
             fields of a generator, or the keyword arguments of `load_npz`, `load_ogb` or `load_files`.
     """
     text = str(source).strip()
-    name, arguments = (text, {}) if Path(text).exists() else _split(text)
+    name, arguments = (text, {}) if os.path.exists(text) else _split(text)
     if name in GENERATORS:
         return _generate(name, {**arguments, **options})
     path = _locate(name)
@@ -61,8 +66,8 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
         return match[1].strip(), split_spec(f"source{match[2]}", family="dataset")[1]
     except ConfigError:
         raise ConfigError(
-            f"dataset {text!r} cannot be read. Write a name or a path, with options in brackets if need be, such as "
-            f'"sbm(nodes=5000)" or "cora.npz(normalise_features=\'row\')".'
+            f"dataset {shorten(text, _LONG)!r} cannot be read. Write a name or a path, with options in brackets if "
+            f'need be, such as "sbm(nodes=5000)" or "cora.npz(normalise_features=\'row\')".'
         ) from None
 
 
@@ -77,22 +82,24 @@ def _generate(name: str, options: dict[str, Any]) -> Graph:
 
 
 def _locate(name: str) -> Path:
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix in PICKLED_SUFFIXES:
         raise refuse_pickle(path)
-    if path.exists():
+    # Not Path.exists, which raises for what is too long to be a path.
+    if os.path.exists(path):
         return path
+    found = find_by_name(name) if path.name == name else None
+    if found is not None:
+        return found
+    folders = ", ".join(map(str, search_folders()))
     if path.name != name or path.suffix == ".npz":
-        raise DataError(f"{path}: there is no such file or folder.")
-    found = find_by_name(name)
-    if found is None:
-        known = {entry.stem for folder in search_folders() for entry in datasets_in(folder)}
-        where = f"the folders of {SEARCH_PATH} ({', '.join(map(str, search_folders())) or 'not set'})"
-        raise ConfigError(
-            f"{unknown_name(name, {*GENERATORS, *known}, family='dataset')} Names are looked for in {where}; a file or "
-            f"folder elsewhere is given by its path."
-        )
-    return found
+        also = f" Nor is it in the folders of {SEARCH_PATH} ({folders})." if path.name == name and folders else ""
+        raise DataError(f"{shorten(str(path), _LONG)}: there is no such file or folder.{also}")
+    known = {entry.stem for folder in search_folders() for entry in datasets_in(folder)}
+    raise ConfigError(
+        f"{unknown_name(name, {*GENERATORS, *known}, family='dataset')} Names are looked for in the folders of "
+        f"{SEARCH_PATH} ({folders or 'not set'}); a file or folder elsewhere is given by its path."
+    )
 
 
 def _loader_of(path: Path) -> Loader:

@@ -7,7 +7,6 @@ Arrays: `edge_index` (2, E) of integers; `y`; `train_mask`, `val_mask`, `test_ma
     graph = load_npz("cora.npz", normalise_features="row")
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from laconic.atomic import write_file
 from laconic.datasets._arrays import NpzArrays, open_npz
 from laconic.datasets._fields import (
     FeatureDtype,
@@ -128,16 +128,8 @@ def save_npz(graph: Graph, path: Path | str) -> None:
     }
     if graph.edge_weight is not None:
         arrays["edge_weight"] = graph.edge_weight.numpy()
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        try:
-            with partial.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_file(path, lambda temporary: np.savez(temporary, **arrays))  # type: ignore[arg-type]
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}. Choose another folder.") from error
 

@@ -31,7 +31,7 @@ _OWN_SHARE = 0.5
 class Rmat(Generator):
     """A power-law graph of 2**scale nodes (Graph500).
 
-    Undirected, without loops or duplicates.
+    Undirected, without loops or duplicates. Unless shuffled, hubs have low numbers.
 
     Args:
         scale: logarithm of the number of nodes, base 2.
@@ -39,8 +39,6 @@ class Rmat(Generator):
         a, b, c: chances of the quadrants of the matrix; the last one has the rest. Graph500's unless given.
         features, classes: how many of each.
         noise: deviation of each feature around the planted field, whose own deviation is 1.
-        train, val: shares of the nodes; test is the rest.
-        shuffle: whether nodes stand in random order; otherwise hubs have low numbers.
     """
 
     scale: int = 12
@@ -51,10 +49,6 @@ class Rmat(Generator):
     features: int = 32
     classes: int = 8
     noise: float = 0.1
-    train: float = 0.6
-    val: float = 0.2
-    shuffle: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         claims = {

@@ -33,7 +33,7 @@ _MOST_ROUNDS = 200
 class Sbm(Generator):
     """Classes of nodes that prefer their own kind (stochastic block model).
 
-    Undirected, without loops or duplicates.
+    Undirected, without loops or duplicates. Unless shuffled, nodes stand by class.
 
     Args:
         nodes, classes, features: how many of each; classes are of equal size.
@@ -41,8 +41,6 @@ class Sbm(Generator):
         homophily: share of edges that join nodes of one class, exactly.
         noise: deviation of each feature around the class's centre; centres are 1.4 apart.
         degree_spread: deviation of the logarithm of a node's expected degree; 0 for all alike, 1 or more for hubs.
-        train, val: shares of the nodes; test is the rest.
-        shuffle: whether nodes stand in random order; otherwise by class.
     """
 
     nodes: int = 2000
@@ -52,10 +50,6 @@ class Sbm(Generator):
     homophily: float = 0.8
     noise: float = 1.0
     degree_spread: float = 0.0
-    train: float = 0.6
-    val: float = 0.2
-    shuffle: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         claims = {

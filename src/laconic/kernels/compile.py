@@ -4,8 +4,10 @@
 def scale(x, factor, out): ...
 """
 
+import functools
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import numba
 
@@ -28,10 +30,39 @@ def serial_kernel(function: Kernel) -> Kernel:
 
 def parallel_kernel(function: Kernel) -> Kernel:
     """Like `serial_kernel`, with `numba.prange` loops spread over the threads."""
-    kernel: Kernel = numba.njit(parallel=True, nogil=True, cache=True, fastmath=_FLOAT_RULES, error_model="numpy")(
-        function
-    )
-    return kernel
+    compiled = numba.njit(parallel=True, nogil=True, cache=True, fastmath=_FLOAT_RULES, error_model="numpy")(function)
+    return ParallelKernel(compiled)
+
+
+@final
+class ParallelKernel:
+    """A compiled parallel kernel that any number of Python threads may call at once.
+
+    Numba's layers omp and tbb see to that themselves: each caller has threads of its own, as many as it has set. The
+    layer workqueue, numba's last resort, has one queue for all and ends the process when two callers meet in it, even
+    if each wants one thread: there they take turns.
+    """
+
+    def __init__(self, compiled: Kernel) -> None:
+        self.compiled = compiled
+
+    def __call__(self, *arguments: Any) -> Any:
+        if threading_layer() != "workqueue":
+            return self.compiled(*arguments)
+        with _TURN:
+            return self.compiled(*arguments)
+
+
+# One for all kernels, because there is one queue for all.
+_TURN = threading.Lock()
+
+
+@functools.cache
+def threading_layer() -> str:
+    """Returns what runs numba's threads: "omp", "tbb" or "workqueue". Starts them, if no kernel has yet."""
+    # Numba chooses when the threads start, and does not say before; asking for their number starts them.
+    numba.get_num_threads()
+    return str(numba.threading_layer())
 
 
 def inline_kernel(function: Kernel) -> Kernel:

@@ -34,8 +34,10 @@ def _coefficient(edge, row, column, scale, values, column_scale, skip_loops):
 
 
 @parallel_kernel
-def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, diagonal, skip_loops, x, out, distance):
-    """Writes the product into `out`.
+def sparse_product(
+    bounds, indptr, indices, values, row_scale, column_scale, diagonal, skip_loops, x, out, add, distance
+):
+    """Writes the product into `out`, or adds it to what is there.
 
     Args:
         bounds: rows bounds[t] to bounds[t + 1] are one thread's work.
@@ -45,6 +47,7 @@ def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, dia
         diagonal: the coefficient of a row's own x, or empty.
         skip_loops: leave out edges from a node to itself.
         x, out: dense rows, C-contiguous.
+        add: keep what `out` holds and add to it; then there is no diagonal.
         distance: how many edges ahead to prefetch, PREFETCH_DISTANCE; not at all with the number of edges.
     """
     width = x.shape[1]
@@ -57,7 +60,7 @@ def sparse_product(bounds, indptr, indices, values, row_scale, column_scale, dia
                 own = diagonal[i]
                 for f in range(width):
                     target[f] = own * x[i, f]
-            else:
+            elif not add:
                 for f in range(width):
                     target[f] = 0
             scale = row_scale[i] if row_scale.size else one

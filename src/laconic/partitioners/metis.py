@@ -60,9 +60,10 @@ class Metis(Partitioner):
         loads = np.bincount(parts[parts >= 0], weights[parts >= 0], minlength=num_parts).astype(np.int64)
         fill_lightest(rng.permutation(np.flatnonzero(parts < 0)), weights, loads, parts)
         limit = self._limit(int(weights.sum()), int(weights.max()), num_parts)
-        if loads.max() > limit:
-            order = np.argsort(hold_of_part(indptr, indices, parts), kind="stable")
-            unload_parts(order, indptr, indices, weights, limit, loads, parts)
+        # Moves nothing in most cases, and then costs little beside METIS; asking first would leave the kernels that it
+        # takes uncompiled until the day they are needed.
+        order = np.argsort(hold_of_part(indptr, indices, parts), kind="stable")
+        unload_parts(order, indptr, indices, weights, limit, loads, parts)
         return fill_empty_parts(parts, num_parts)
 
     def max_part_size(self, num_nodes: int, num_parts: int) -> int:

@@ -7,6 +7,7 @@ Every file is checked: its size whenever it is opened, and its whole content (sh
 helps) the first time that a Store opens it.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, final
@@ -30,12 +31,13 @@ _NODE_ARRAYS = ("x", "y", "train_mask", "val_mask", "test_mask", "node_ids")
 
 def is_store(folder: str | Path) -> bool:
     """Whether `folder` looks like a store: it has a manifest. Whether that is sound, `open_store` says."""
-    return (Path(folder) / MANIFEST_NAME).is_file()
+    # Not Path.is_file, which raises for a text that is too long to be a path.
+    return os.path.isfile(Path(folder) / MANIFEST_NAME)
 
 
 def looks_like_store(folder: str | Path) -> bool:
     """Whether `folder` is a store or what is left of one, about which `open_store` has more to say than a loader."""
-    return is_store(folder) or any(Path(folder).glob("chunk_*/rows.npy"))
+    return is_store(folder) or (os.path.isdir(folder) and any(Path(folder).glob("chunk_*/rows.npy")))
 
 
 def open_store(folder: str | Path, *, verify: bool = False, trust: bool = False) -> "Store":

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic import __version__
-from laconic.atomic import sync
+from laconic.atomic import find_obstacle, sync
 from laconic.errors import StoreError
 from laconic.graph import Graph
 from laconic.graph.stats import PartitionStats
@@ -103,7 +103,9 @@ def check_target(folder: str | Path, *, overwrite: bool) -> None:
     target = Path(folder).resolve()
     try:
         if not target.exists():
-            _check_parent(target)
+            obstacle = find_obstacle(target)
+            if obstacle:
+                raise StoreError(f"{folder}: no folder can be made there: {obstacle}. Choose another place.")
             return
         if not target.is_dir():
             raise StoreError(f"{folder} is a file; a store is a folder. Choose another name.")
@@ -117,12 +119,6 @@ def check_target(folder: str | Path, *, overwrite: bool) -> None:
         raise StoreError(f"{folder} holds files that are not a store's, so it is left alone. Choose another folder.")
     if not overwrite:
         raise StoreError(f"{folder} holds a store already. Choose another folder, or replace it with --overwrite.")
-
-
-def _check_parent(target: Path) -> None:
-    parent = next(parent for parent in target.parents if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise StoreError(f"{target}: no folder can be made in {parent}. Choose another place, or mend its rights.")
 
 
 def _write_chunk(arrays: ChunkArrays, number: int, folder: Path) -> ChunkEntry:

@@ -52,11 +52,11 @@ class TrainingConfig:
     metric: Literal["auto", "accuracy", "micro_f1", "roc_auc"] = "auto"
     """The score: accuracy, micro_f1, roc_auc, or auto: accuracy for one class per node, micro_f1 for several labels."""
     evaluate_every: int = 1
-    """Epochs between scores; the last epoch always has one."""
+    """Epochs between scores; the last epoch always has one, also where training stops early."""
     patience: int = 0
     """Epochs without a better validation score after which training stops; 0 never stops early."""
     seed: int = 0
-    """Decides first weights, dropout, batches and samples; the same seed gives the same run."""
+    """Decides first weights, dropout, batches, samples and torch's own generator; the same seed gives the same run."""
 
     def __post_init__(self) -> None:
         _check_at_least("training.epochs", self.epochs, 1)

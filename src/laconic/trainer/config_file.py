@@ -2,6 +2,7 @@
 
 A layer is a nested dict of some settings, such as {"training": {"lr": 0.05}}; later layers win. The `model` section
 holds the model's name and that model's own fields, so a layer that names another model replaces the whole section.
+What a user gives together (flags and `--set`) is one layer, made with `merge`, so that none of it is lost that way.
 
     config = resolve([read_layer(Path("cora.toml")), parse_override("training.lr=0.05")])
 """
@@ -42,8 +43,20 @@ def resolve(layers: Iterable[Layer]) -> Config:
     name = str(model.pop("name", _DEFAULT_MODEL))
     if name not in MODELS:
         raise ConfigError(unknown_name(name, MODELS, family="model"))
-    sections = {section: _build(_SECTIONS[section], values, section) for section, values in merged.items()}
-    return Config(model=_build(MODELS[name], model, "model"), **sections)
+    sections = {
+        section: _build(_SECTIONS[section], values, section, f"setting in section {section}")
+        for section, values in merged.items()
+    }
+    return Config(model=_build(MODELS[name], model, "model", f"setting of model {name}"), **sections)
+
+
+def merge(layers: Iterable[Layer]) -> Layer:
+    """Returns one layer with the settings of all, later ones over earlier ones, whichever model each names."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for section, values in layer.items():
+            merged.setdefault(section, {}).update(values)
+    return merged
 
 
 def read_layer(path: Path) -> Layer:
@@ -105,12 +118,12 @@ def differences(old: Config, new: Config) -> list[str]:
     return found
 
 
-def _build(cls: type[Any], values: Mapping[str, Any], section: str) -> Any:
+def _build(cls: type[Any], values: Mapping[str, Any], section: str, family: str) -> Any:
     hints = typing.get_type_hints(cls)
     fields = [field.name for field in dataclasses.fields(cls)]
     for key in values:
         if key not in fields:
-            raise ConfigError(unknown_name(key, fields, family=f"setting in section {section}"))
+            raise ConfigError(unknown_name(key, fields, family=family))
     return cls(**{key: _coerce(value, hints[key], f"{section}.{key}") for key, value in values.items()})
 
 

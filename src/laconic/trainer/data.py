@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import os
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -31,12 +32,13 @@ def load_graph(source: str) -> Graph:
 def absolute_source(source: str) -> str:
     """Returns `source` such that it means the same from any folder: a path that exists is made absolute."""
     name, bracket, options = source.partition("(")
-    if Path(source).exists():
+    # Not Path.exists, which raises for what is too long to be a path.
+    if os.path.exists(source):
         name, bracket, options = source, "", ""
-    path = Path(name.strip()).expanduser()
-    if name.strip() in GENERATORS or not path.exists():
+    path = os.path.expanduser(name.strip())
+    if name.strip() in GENERATORS or not os.path.exists(path):
         return source
-    return f"{path.resolve()}{bracket}{options}"
+    return f"{Path(path).resolve()}{bracket}{options}"
 
 
 def prepare_features(graph: Graph, mode: str) -> tuple[Graph, Literal["row", "none"]]:

@@ -84,7 +84,9 @@ def close_epoch(run: Run) -> None:
     """Scores the model where a score is due, and records the epoch."""
     check_weights(run)
     config, epoch = run.config.training, run.state.epoch + 1
-    is_due = epoch % config.evaluate_every == 0 or epoch == config.epochs
+    # Where patience ends, a score decides whether training does.
+    is_last = epoch == config.epochs or run.state.is_exhausted(config.patience, at=epoch)
+    is_due = is_last or epoch % config.evaluate_every == 0
     since = time.perf_counter()
     scores = run.members.evaluation(run.model) if is_due else {}
     record = run.state.close_epoch(scores, time.perf_counter() - since)

@@ -5,6 +5,7 @@ write_predictions(predictions, Path("predictions.npz"))
 """
 
 import csv
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from laconic.atomic import write_file
+from laconic.atomic import find_obstacle, write_file
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph, Shard
 from laconic.models import build_model
@@ -23,7 +24,7 @@ from laconic.trainer.data import load_graph, prepare_features
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
-from laconic.trainer.start import using_threads
+from laconic.trainer.start import using_seed, using_threads
 
 # Shapes: N nodes, C classes or labels
 
@@ -61,7 +62,8 @@ def predict(
     """Returns the predictions of the run in folder `path`, exact on the whole graph.
 
     Args:
-        source: another graph than the run's own, with the same features and classes.
+        source: another graph than the run's own, with the same features and classes. It has labels and masks as for
+            training, which are not looked at.
         which: the checkpoint: "best" or "last".
         graph, model: as in `start`, for a run of a library user.
     """
@@ -79,7 +81,7 @@ def predict(
     load_model(model, snapshot, checkpoints.folder / snapshot.name)
     strategy = parse_strategy(config.training.strategy)
     strategy.check(model, shard)
-    with using_threads(config.run.threads):
+    with using_threads(config.run.threads), using_seed(config.training.seed):
         attachment = strategy.attach(model, shard, seed=config.training.seed)
         try:
             logits_NC = whole_graph_logits(model, shard)
@@ -95,8 +97,16 @@ def predict(
 
 def check_output(path: Path) -> None:
     """Raises ConfigError unless predictions can be written to `path`; asked before the work, not after."""
+    if os.path.isdir(path):
+        raise ConfigError(
+            f"{path} is a folder, and predictions are one file. Choose one with --out, such as "
+            f"{path / 'predictions.npz'}."
+        )
     if path.suffix not in (".npz", ".csv"):
         raise ConfigError(f"Predictions are written as .npz or .csv; got {path}. Choose one with --out.")
+    obstacle = find_obstacle(path)
+    if obstacle:
+        raise ConfigError(f"{path} cannot be written: {obstacle}. Choose another --out.")
     if not path.parent.is_dir():
         raise ConfigError(f"The folder {path.parent} does not exist. Make it, or choose another --out.")
 
@@ -109,7 +119,13 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
     """
     check_output(path)
     write = _write_npz if path.suffix == ".npz" else _write_csv
-    write_file(path, lambda temporary: write(predictions, temporary))
+    try:
+        write_file(path, lambda temporary: write(predictions, temporary))
+    except OSError as error:
+        # It names the temporary file, of which the user knows nothing.
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}. Make room, or choose another --out."
+        ) from error
 
 
 def _write_npz(predictions: Predictions, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Run: a run under way, how it is saved, and how it is taken up again."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 import torch
@@ -84,17 +85,25 @@ class Run:
             self.outputs.checkpoints.save(last=None, best=self.unsaved_best)
             self.unsaved_best = None
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Puts model, optimizer, strategy and torch's random state back to where `snapshot` was taken."""
-        where = self.outputs.checkpoints.folder / snapshot.name
-        load_model(self.model, snapshot, where)
-        try:
-            tensors = dict(snapshot.training)
-            torch_rng = tensors.pop("torch_rng")
-            load_optimizer(self.members.optimizer, tensors, snapshot.notes["optimizer"])
-            self.members.strategy.load_state(snapshot.notes["strategy"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{where} cannot be continued from: {error}. It was made by another version or model; start a new run."
-            ) from error
-        torch.set_rng_state(torch_rng)
+
+def restore(members: Members, snapshot: Snapshot, where: Path) -> TrainingState:
+    """Puts model, optimizer, strategy and torch's random state back to where `snapshot` was taken; returns the rest.
+
+    It writes nothing: a checkpoint that does not fit is refused while the run is still as it was.
+
+    Args:
+        where: the checkpoint's folder, for errors.
+    """
+    load_model(members.attachment.model, snapshot, where)
+    try:
+        tensors = dict(snapshot.training)
+        torch_rng = tensors.pop("torch_rng")
+        load_optimizer(members.optimizer, tensors, snapshot.notes["optimizer"])
+        members.strategy.load_state(snapshot.notes["strategy"])
+        state = TrainingState.from_json(dict(snapshot.notes["state"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{where} cannot be continued from: {error}. It was made by another version or model; start a new run."
+        ) from error
+    torch.set_rng_state(torch_rng)
+    return state

@@ -22,11 +22,12 @@ from typing import Any, final
 import torch
 
 from laconic import __version__
-from laconic.atomic import new_folder, write_json
+from laconic.atomic import find_obstacle, new_folder, write_json
 from laconic.errors import CheckpointError
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import as_layer, model_name, read_layer, resolve
 
+_PARENT = Path("runs")
 _PACKAGES = ("torch", "torch_geometric", "numba", "numpy", "safetensors", "torchmetrics")
 
 
@@ -49,16 +50,13 @@ class RunFolder:
         try:
             if config.run.folder:
                 path = Path(config.run.folder)
-                check_is_free(path)
+                _check_is_free(path)
                 path.parent.mkdir(parents=True, exist_ok=True)
             else:
-                path = _claim_next(Path("runs"), f"{_plain(graph_name)}-{model_name(config)}")
+                path = _claim_next(_PARENT, f"{_plain(graph_name)}-{model_name(config)}")
             _fill(path, config)
         except OSError as error:
-            raise CheckpointError(
-                f"The run folder {config.run.folder or 'runs/'} cannot be written: {error.strerror or error}. "
-                f"Choose another with --name."
-            ) from error
+            raise _unwritable(config, error.strerror or str(error)) from error
         return RunFolder(path)
 
     @staticmethod
@@ -71,6 +69,14 @@ class RunFolder:
                 f"as runs/sbm-gcn-001."
             )
         return folder
+
+    def check_is_writable(self) -> None:
+        """Raises CheckpointError unless a run can go on here; asked before the graph is loaded."""
+        obstacle = find_obstacle(self.config_path)
+        if obstacle:
+            raise CheckpointError(
+                f"The run folder {self.path} cannot be written: {obstacle}. Mend that, or resume a copy of it."
+            )
 
     def config(self) -> Config:
         """Returns the configuration of the run."""
@@ -89,9 +95,24 @@ class RunFolder:
         return threads if isinstance(threads, int) else None
 
 
-def check_is_free(path: Path) -> None:
-    """Raises CheckpointError if something is at `path` already, but an empty folder."""
-    if path.is_dir() and not any(path.iterdir()):
+def check_target(config: Config) -> None:
+    """Raises CheckpointError unless the folder of a new run can be made; asked before the graph is loaded."""
+    path = Path(config.run.folder) if config.run.folder else _PARENT / "any"
+    obstacle = find_obstacle(path)
+    if obstacle:
+        raise _unwritable(config, obstacle)
+    if config.run.folder:
+        _check_is_free(path)
+
+
+def _unwritable(config: Config, reason: str) -> CheckpointError:
+    where = config.run.folder or f"{_PARENT}/"
+    return CheckpointError(f"The run folder {where} cannot be written: {reason}. Choose another with --name.")
+
+
+def _check_is_free(path: Path) -> None:
+    # The current folder, ".", has no name to which the finished one could be renamed.
+    if path.name and path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
         hint = f"continue it with --resume {path}, or " if (path / "config.json").is_file() else ""

@@ -15,6 +15,7 @@ from typing import Any, final
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from laconic.errors import CheckpointError
@@ -23,6 +24,7 @@ FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
 _MODEL = "model.safetensors"
 _TRAINING = "training.safetensors"
+_MOST_NAMED = 3
 
 
 @final
@@ -83,11 +85,33 @@ def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], rest: Ma
 
 
 def load_model(model: nn.Module, snapshot: Snapshot, where: Path) -> None:
-    """Gives the model its weights back."""
-    try:
-        model.load_state_dict(dict(snapshot.model))
-    except RuntimeError as error:
-        raise CheckpointError(f"{where / _MODEL} does not fit this model: {error}") from error
+    """Gives the model its weights back. Raises CheckpointError, before any is changed, unless they fit."""
+    misfits = _misfits(model.state_dict(), snapshot.model)
+    if misfits:
+        more = f"; and {len(misfits) - _MOST_NAMED} more" if len(misfits) > _MOST_NAMED else ""
+        raise CheckpointError(
+            f"{where / _MODEL} does not fit this model ({type(model).__name__}): {'; '.join(misfits[:_MOST_NAMED])}"
+            f"{more}. Give the model and settings that the run was made with, or start a new run."
+        )
+    model.load_state_dict(dict(snapshot.model))
+
+
+def _misfits(expected: Mapping[str, Tensor], came: Mapping[str, Tensor]) -> list[str]:
+    """Returns a text for each name that one of them lacks or has in another shape, in the model's order."""
+    # A lazy parameter takes the shape that comes.
+    lazy = {name for name, tensor in expected.items() if is_lazy(tensor) and name in came}
+    shapes = {
+        name: (_say_shape(expected.get(name)), _say_shape(came.get(name)))
+        for name in {**expected, **came}
+        if name not in lazy
+    }
+    return [f"{name}: expected {one}, came {other}" for name, (one, other) in shapes.items() if one != other]
+
+
+def _say_shape(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    return "any shape" if is_lazy(tensor) else "x".join(map(str, tensor.shape)) or "one number"
 
 
 def write_snapshot(snapshot: Snapshot, folder: Path) -> None:

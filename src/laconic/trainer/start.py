@@ -30,8 +30,8 @@ from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.loop import train
 from laconic.trainer.members import Members, prepared_members
 from laconic.trainer.progress import Display, Silent
-from laconic.trainer.run import Outputs, Run
-from laconic.trainer.run_folder import RunFolder, check_is_free
+from laconic.trainer.run import Outputs, Run, restore
+from laconic.trainer.run_folder import RunFolder, check_target
 from laconic.trainer.snapshot import Snapshot
 from laconic.trainer.state import TrainingState
 from laconic.trainer.summary import Summary, summarise
@@ -52,16 +52,17 @@ def start(
         config: all settings.
         graph: used instead of `config.data.source`.
         model: any PyG model, used instead of `config.model`; it is trained in place and ends with the last weights.
+            Its first weights are its own; what it draws from torch's generator in training, `training.seed` decides.
         display: who shows how it goes on; nobody by default.
     """
-    if config.run.folder:
-        check_is_free(Path(config.run.folder))
+    check_target(config)
     config = _with_absolute_source(config)
     with using_threads(config.run.threads), prepared_members(config, graph, model) as members:
         if model is None:
             _compile_kernels(config.model)
         folder = RunFolder.create(config, members.graph.name)
-        return _carry_out(config, folder, members, None, display or Silent())
+        with using_seed(config.training.seed):
+            return _carry_out(config, folder, members, TrainingState(), display or Silent())
 
 
 def resume(
@@ -80,22 +81,23 @@ def resume(
         graph, model, display: as in `start`.
     """
     folder = RunFolder.open(path)
+    folder.check_is_writable()
     config = _continued_config(folder, layers)
-    snapshot = Checkpoints(folder.checkpoints_path).load("last")
+    checkpoints = Checkpoints(folder.checkpoints_path)
+    snapshot = checkpoints.load("last")
     if config.training.epochs < snapshot.epoch + bool(snapshot.step):
         raise ConfigError(
             f"{path} has already been trained for {snapshot.epoch} epochs; training.epochs is {config.training.epochs}."
         )
     with using_threads(config.run.threads), prepared_members(config, graph, model) as members:
         _check_inputs(path, snapshot, members.inputs)
-        if model is None:
-            _compile_kernels(config.model)
-        kept = keep_epochs(folder.metrics_path, snapshot.epoch)
-        if len(kept) < snapshot.epoch:
-            logger.warning("%s lacks rows of epochs before %s.", folder.metrics_path, snapshot.epoch)
-        # Last: a resumption that is refused leaves the run as it was.
-        _warn_of_threads(folder.note_resumption(config))
-        return _carry_out(config, folder, members, snapshot, display or Silent())
+        with using_seed(config.training.seed):
+            state = restore(members, snapshot, checkpoints.folder / snapshot.name)
+            if model is None:
+                _compile_kernels(config.model)
+            # Last: a resumption that is refused leaves the run as it was.
+            _take_up(config, folder, snapshot.epoch)
+            return _carry_out(config, folder, members, state, display or Silent())
 
 
 @contextmanager
@@ -109,10 +111,25 @@ def using_threads(num_threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _carry_out(
-    config: Config, folder: RunFolder, members: Members, snapshot: Snapshot | None, display: Display
-) -> Summary:
-    state = TrainingState() if snapshot is None else TrainingState.from_json(dict(snapshot.notes["state"]))
+@contextmanager
+def using_seed(seed: int) -> Iterator[None]:
+    """Inside, torch's own generator starts from `seed`; after, it is as it was.
+
+    What Laconic draws is keyed and needs none of it; a user's model may draw from it.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _take_up(config: Config, folder: RunFolder, epoch: int) -> None:
+    kept = keep_epochs(folder.metrics_path, epoch)
+    if len(kept) < epoch:
+        logger.warning("%s lacks rows of epochs before %s.", folder.metrics_path, epoch)
+    _warn_of_threads(folder.note_resumption(config))
+
+
+def _carry_out(config: Config, folder: RunFolder, members: Members, state: TrainingState, display: Display) -> Summary:
     events = folder.tensorboard_path if config.run.tensorboard else None
     with (
         Interrupts() as interrupts,
@@ -121,8 +138,6 @@ def _carry_out(
     ):
         outputs = Outputs(Checkpoints(folder.checkpoints_path), metrics, board, display)
         run = Run(config, members, outputs, interrupts, state)
-        if snapshot is not None:
-            run.restore(snapshot)
         display.start(done=state.epoch, total=config.training.epochs, metric=members.evaluation.metric)
         try:
             ending = train(run)

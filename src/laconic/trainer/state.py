@@ -55,9 +55,10 @@ class TrainingState:
             return False
         return self.best is None or self.best.val is None or record.val > self.best.val
 
-    def is_exhausted(self, patience: int) -> bool:
-        """Whether the last `patience` epochs brought nothing better."""
-        return patience > 0 and self.best is not None and self.epoch - self.best.epoch >= patience
+    def is_exhausted(self, patience: int, *, at: int | None = None) -> bool:
+        """Whether the last `patience` epochs brought nothing better: up to now, or up to the epoch `at`."""
+        epoch = self.epoch if at is None else at
+        return patience > 0 and self.best is not None and epoch - self.best.epoch >= patience
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

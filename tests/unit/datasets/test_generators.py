@@ -72,6 +72,8 @@ def test_the_graph_is_called_by_a_spec_that_gives_it_back(spec: str) -> None:
     again = load(graph.name)
     assert again.name == graph.name
     assert torch.equal(again.x, graph.x)
+    # Its own arguments first, then those of every generator.
+    assert load(spec, seed=1).name == spec.replace(")", ", seed=1)")
 
 
 @every_generator
@@ -101,7 +103,7 @@ def test_every_class_occurs_and_the_number_of_classes_is_the_one_asked_for(spec:
 def test_a_field_out_of_range_is_refused_by_name(spec: str, field: str, value: float) -> None:
     member = parse_spec(spec, GENERATORS, family="dataset")
     with pytest.raises(ConfigError, match=field):
-        dataclasses.replace(member, **{field: value})  # type: ignore[type-var]
+        dataclasses.replace(member, **{field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spec", ["sbm(nodes=600)", "rmat(scale=10)", "grid(rows=25, columns=25)"])
@@ -141,7 +143,7 @@ def _trained_accuracy(graph: Graph, *, uses_neighbours: bool) -> float:
 NUMBERS = [
     (name, field.name)
     for name, kind in GENERATORS.items()
-    for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+    for field in dataclasses.fields(kind)
     if type(field.default) in (int, float) and field.name != "seed"
 ]
 

@@ -91,6 +91,41 @@ def test_an_unknown_option_lists_the_choices_and_suggests_the_nearest(data_folde
         load("sbm(node=1)")
 
 
+def test_a_file_name_is_looked_for_in_the_current_folder_and_then_on_the_search_path(
+    data_folder: Path, small_graph: Graph
+) -> None:
+    assert torch.equal(load("cora.npz").x, small_graph.x)
+    assert load("cora.npz(dtype='float64')").x.dtype == torch.float64
+    save_npz(load("sbm(nodes=70)"), Path("cora.npz"))
+    assert load("cora.npz").num_nodes == 70
+
+
+def test_a_file_name_means_that_file(data_folder: Path, small_graph: Graph) -> None:
+    save_npz(small_graph, data_folder / "a-b.npz")
+    save_npz(load("sbm(nodes=70)"), data_folder / "a_b.npz")
+    write_tables(data_folder / "cora")
+    assert load("a-b.npz").num_nodes == 60
+    assert load("cora.npz").num_nodes == 60
+
+
+def test_a_file_name_that_is_nowhere_says_where_it_was_looked_for(data_folder: Path) -> None:
+    with pytest.raises(DataError, match=rf"absent\.npz: there is no such .*LACONIC_DATA \({data_folder}, "):
+        load("absent.npz")
+    with pytest.raises(DataError, match=r"absent\.npz: there is no such file or folder\.$"):
+        load("./folder/absent.npz")
+
+
+def test_a_text_too_long_for_a_name_is_an_unknown_name_and_is_cut_short(data_folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Unknown dataset 'x{60}\.\.\.'\. Choices: cora"):
+        load("x" * 5000)
+    with pytest.raises(ConfigError, match=r"Unknown dataset 'x{60}\.\.\.'\."):
+        load("x" * 5000 + "(split=1)")
+    for path in ("x" * 5000 + ".npz", "x/" * 5000):
+        with pytest.raises(DataError, match="there is no such file or folder") as error:
+            load(path)
+        assert len(str(error.value)) < 1000
+
+
 @pytest.mark.parametrize("source", ["absent.npz", "absent/folder", "./absent"])
 def test_an_absent_path_is_named(source: str) -> None:
     with pytest.raises(DataError, match=r"absent.*there is no such file or folder"):

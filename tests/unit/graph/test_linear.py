@@ -139,3 +139,14 @@ def test_rows_that_do_not_fit_are_refused_before_memory_is_read(small_graph):
         operator.multiply(small_graph.x[:59])
     with pytest.raises(AssertionError, match="is not rows"):
         operator.multiply(small_graph.x[:, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_product_is_added_to_rows_that_are_there(dtype, small_graph):
+    operator = mean_operator(small_graph.adjacency)
+    x = torch.randn(small_graph.num_nodes, 5).to(dtype)
+    before = torch.randn(small_graph.num_nodes, 5).to(dtype)
+    rows = before.clone()
+    assert operator.multiply(x, add_to=rows) is rows
+    expected = before.double() + operator.multiply(x.double())
+    torch.testing.assert_close(rows, expected.to(dtype))

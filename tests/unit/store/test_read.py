@@ -161,6 +161,7 @@ def test_a_folder_without_a_manifest_is_no_store(folder: Path, tmp_path: Path) -
     (folder / "manifest.json").unlink()
     assert looks_like_store(folder)
     assert not looks_like_store(tmp_path)
+    assert not looks_like_store("x" * 5000)
     for path in (folder, tmp_path / "nowhere", tmp_path):
         assert not is_store(path)
         with pytest.raises(

@@ -126,7 +126,7 @@ def test_a_target_that_cannot_be_is_refused_before_the_work(small_graph: Graph, 
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file is a file; a store is a folder"):
         check_target(tmp_path / "file", overwrite=True)
-    with pytest.raises(StoreError, match=r"no folder can be made in .*file"):
+    with pytest.raises(StoreError, match=r"no folder can be made there: .*file is not a folder"):
         check_target(tmp_path / "file" / "store", overwrite=False)
     # Even where rights allow it, the kernel's own folder takes no new ones.
     with pytest.raises(StoreError, match=r"/proc/laconic-test: "):

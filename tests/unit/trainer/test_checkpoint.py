@@ -192,5 +192,32 @@ def test_weights_that_share_memory_are_saved_each(checkpoints):
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="does not fit this model"):
-        load_model(nn.Linear(4, 4), Snapshot(1, 0, copy_model(nn.Linear(3, 2))), tmp_path)
+    with pytest.raises(CheckpointError, match=r"does not fit this model \(Linear\): weight: expected 4x3, came 2x3"):
+        load_model(nn.Linear(3, 4), Snapshot(1, 0, copy_model(nn.Linear(3, 2))), tmp_path)
+
+
+def test_a_misfit_names_the_first_few_and_changes_no_weight(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    before = copy_model(model)
+    other = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 5), nn.Linear(5, 2, bias=False), nn.Linear(2, 2))
+    with pytest.raises(CheckpointError) as refused:
+        load_model(model, Snapshot(1, 0, copy_model(other)), tmp_path)
+    assert (
+        "1.weight: expected 2x2, came 5x2; 1.bias: expected 2, came 5; 2.weight: expected 2x2, came 2x5; and 3 more."
+        in str(refused.value)
+    )
+    assert "\n" not in str(refused.value)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_name_that_one_side_lacks_is_a_misfit(tmp_path):
+    with pytest.raises(CheckpointError, match="bias: expected nothing, came 2"):
+        load_model(nn.Linear(3, 2, bias=False), Snapshot(1, 0, copy_model(nn.Linear(3, 2))), tmp_path)
+    with pytest.raises(CheckpointError, match="bias: expected 2, came nothing"):
+        load_model(nn.Linear(3, 2), Snapshot(1, 0, copy_model(nn.Linear(3, 2, bias=False))), tmp_path)
+
+
+def test_a_lazy_model_takes_the_shapes_that_come(tmp_path):
+    model = nn.LazyLinear(2)
+    load_model(model, Snapshot(1, 0, copy_model(nn.Linear(3, 2))), tmp_path)
+    assert model.weight.shape == (2, 3)

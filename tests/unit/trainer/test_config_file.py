@@ -9,6 +9,7 @@ from laconic.trainer.config import Config, DataConfig, RunConfig, TrainingConfig
 from laconic.trainer.config_file import (
     as_layer,
     differences,
+    merge,
     model_layer,
     parse_override,
     read_layer,
@@ -47,6 +48,18 @@ def test_a_layer_that_names_another_model_replaces_the_settings_of_the_first():
 def test_a_layer_that_names_the_same_model_keeps_its_other_settings():
     config = resolve([{"model": {"name": "gat", "heads": 2}}, model_layer("gat(hidden=32)")])
     assert config.model == parse_model("gat(hidden=32, heads=2)")
+
+
+def test_what_is_merged_is_given_together_and_nothing_of_it_is_lost():
+    given = merge([model_layer("gcn(hidden=8)"), parse_override("model.name=sage"), parse_override("model.layers=3")])
+    assert resolve([given]).model == parse_model("sage(hidden=8, layers=3)")
+    assert resolve([{"model": {"name": "gat", "heads": 2, "dropout": 0.1}}, given]).model == resolve([given]).model
+
+
+def test_a_setting_that_the_other_model_does_not_have_is_refused_with_both_names():
+    given = merge([parse_override("model.heads=2"), parse_override("model.name=sage")])
+    with pytest.raises(ConfigError, match="Unknown setting of model sage 'heads'"):
+        resolve([given])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +106,7 @@ def test_an_override_without_section_key_and_value_is_refused(text):
         ({"run": {"checkpoint_every": 0}}, "checkpoint_every should be 1 or more"),
         ({"model": {"name": "gcnn"}}, "Unknown model 'gcnn'.*Did you mean 'gcn'"),
         ({"model": {"name": ["gcn"]}}, "Unknown model"),
-        ({"model": {"name": "gcn", "heads": 2}}, "Unknown setting in section model 'heads'"),
+        ({"model": {"name": "gcn", "heads": 2}}, "Unknown setting of model gcn 'heads'"),
         ({"model": {"hidden": 0}}, "hidden should be at least 1"),
         ({"training": 3}, "training should be a section"),
     ],

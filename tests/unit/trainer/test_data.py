@@ -82,7 +82,7 @@ def test_a_path_that_exists_is_made_absolute_and_a_name_stays(tmp_path, monkeypa
     assert absolute_source("graph.npz") == str(tmp_path / "graph.npz")
     assert absolute_source("./graph.npz(split=3)") == f"{tmp_path}/graph.npz(split=3)"
     assert absolute_source("odd(1).npz") == str(tmp_path / "odd(1).npz")
-    for name in ("sbm", "sbm(nodes=50)", "absent.npz", "cora(split=3)"):
+    for name in ("sbm", "sbm(nodes=50)", "absent.npz", "cora(split=3)", "x" * 5000):
         assert absolute_source(name) == name
 
 

@@ -52,6 +52,22 @@ def test_predictions_are_those_of_the_plain_model_with_the_saved_weights(run, gr
     assert np.array_equal(predictions.node_ids, graph.node_ids.numpy())
 
 
+def test_a_model_that_draws_from_torch_predicts_the_same_each_time_and_torchs_state_is_put_back(tmp_path, graph):
+    class Noisy(GCN):
+        def forward(self, x, edge_index):
+            return super().forward(x * torch.rand(1), edge_index)
+
+    config = Config(training=TrainingConfig(epochs=1), run=RunConfig(folder=str(tmp_path / "run"), tensorboard=False))
+    start(config, graph=graph, model=Noisy(8, 8, 2, 4))
+    seen = []
+    for number in range(2):
+        torch.manual_seed(number)
+        model, before = Noisy(8, 8, 2, 4), torch.get_rng_state()
+        seen.append(predict(tmp_path / "run", graph=graph, model=model).probabilities)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(*seen)
+
+
 def test_the_best_epochs_scores_are_those_of_its_predictions(run, graph):
     right = predict(run.folder, graph=graph).classes == graph.y.numpy()
     assert run.best.test == pytest.approx(right[graph.test_mask.numpy()].mean(), abs=1e-6)
@@ -143,7 +159,7 @@ def test_a_write_that_fails_leaves_the_old_file(run, graph, tmp_path, monkeypatc
     predictions = predict(run.folder, graph=graph)
     (tmp_path / "out.npz").write_text("old")
     monkeypatch.setattr(np, "savez_compressed", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/out\.npz cannot be written: No space left on device\."):
         write_predictions(predictions, tmp_path / "out.npz")
     assert (tmp_path / "out.npz").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npz", "run"]

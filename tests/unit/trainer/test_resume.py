@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+import tempfile
 
 import pytest
 import torch
@@ -134,7 +135,6 @@ def test_a_run_that_was_killed_loses_only_what_came_after_its_last_checkpoint(tm
 def test_a_model_that_draws_from_torchs_own_generator_continues_bit_by_bit(tmp_path, small_graph, monkeypatch):
     torch.manual_seed(11)
     start(config_at(tmp_path / "whole"), graph=small_graph, model=Noisy())
-    torch.manual_seed(11)
     with monkeypatch.context() as patch:
         interrupt_after_steps(patch, 4)
         start(config_at(tmp_path / "cut"), graph=small_graph, model=Noisy())
@@ -218,6 +218,43 @@ def test_a_graph_that_changed_is_refused(tmp_path, small_graph, make_graph):
     start(config_at(tmp_path / "run"), graph=small_graph)
     with pytest.raises(CheckpointError, match=r"num_edges: 300 -> 301"):
         resume(tmp_path / "run", graph=make_graph(num_edges=301))
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_touched(tmp_path, small_graph):
+    start(config_at(tmp_path / "run"), graph=small_graph, model=Noisy())
+    before = contents(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"epoch_000009/model\.safetensors does not fit this model"):
+        resume(tmp_path / "run", [{"training": {"epochs": 12}}], graph=small_graph)
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_state_of_another_optimizer_is_refused_and_nothing_is_touched(tmp_path, small_graph, monkeypatch):
+    start(config_at(tmp_path / "run"), graph=small_graph)
+    before = contents(tmp_path / "run")
+
+    def refuse(*arguments):
+        raise ValueError("loaded state dict has a different number of parameter groups")
+
+    monkeypatch.setattr("laconic.trainer.run.load_optimizer", refuse)
+    with pytest.raises(CheckpointError, match="cannot be continued from: loaded state dict"):
+        resume(tmp_path / "run", [{"training": {"epochs": 12}}], graph=small_graph)
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_run_folder_that_cannot_be_written_is_refused_before_the_graph_is_loaded(tmp_path, small_graph, monkeypatch):
+    start(config_at(tmp_path / "run"), graph=small_graph)
+
+    def refuse(**options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr("laconic.trainer.members.load_graph", lambda source: pytest.fail("the graph was loaded"))
+    with pytest.raises(CheckpointError, match=r"run cannot be written: .*Permission denied"):
+        resume(tmp_path / "run", [{"training": {"epochs": 12}}])
 
 
 def test_a_harmed_checkpoint_is_refused_and_nothing_is_touched(tmp_path, small_graph):

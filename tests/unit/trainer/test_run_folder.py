@@ -6,7 +6,7 @@ import torch
 from laconic.errors import CheckpointError
 from laconic.models import parse_model
 from laconic.trainer.config import Config, RunConfig
-from laconic.trainer.run_folder import RunFolder
+from laconic.trainer.run_folder import RunFolder, check_target
 
 
 def test_a_new_run_has_its_configuration_and_environment(tmp_path):
@@ -33,6 +33,12 @@ def test_runs_without_a_name_are_numbered(tmp_path, monkeypatch):
 def test_an_empty_folder_may_become_a_run(tmp_path):
     (tmp_path / "run").mkdir()
     assert RunFolder.create(Config(run=RunConfig(folder=str(tmp_path / "run"))), "g").config_path.is_file()
+
+
+def test_the_current_folder_cannot_become_a_run_even_if_it_is_empty(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"^\. exists already"):
+        check_target(Config(run=RunConfig(folder=".")))
 
 
 def test_a_run_never_overwrites_a_run_and_says_how_to_go_on(tmp_path):

@@ -77,6 +77,33 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(config, small
     assert runs[0] != runs[2]
 
 
+class Noisy(nn.Module):
+    """Draws from torch's own generator, as a user's model may, also when it is scored."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.arange(32).view(4, 8) / 32)
+            self.linear.bias.zero_()
+
+    def forward(self, x, edge_index):
+        return self.linear(x * torch.rand(1))
+
+
+def test_the_seed_decides_what_a_model_draws_from_torch_and_torchs_state_is_put_back(config, small_graph, tmp_path):
+    runs = []
+    for number, seed in enumerate((1, 1, 2)):
+        torch.manual_seed(number)
+        model, before = Noisy(), torch.get_rng_state()
+        one = changed(config, tmp_path / str(number), seed=seed)
+        start(one, graph=small_graph, model=model)
+        assert torch.equal(torch.get_rng_state(), before)
+        runs.append([(row.loss, row.val) for row in rows_of(one)])
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
 @pytest.mark.parametrize("batch_size", [0, 8])
 def test_global_random_states_are_left_alone(config, small_graph, batch_size):
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
@@ -111,6 +138,14 @@ def test_training_stops_when_nothing_gets_better(config, small_graph):
     assert summary.num_epochs == summary.best.epoch + 7
     assert Checkpoints(_path(config) / "checkpoints").load("best").epoch == summary.best.epoch
     assert Checkpoints(_path(config) / "checkpoints").load("last").epoch == summary.num_epochs
+
+
+def test_the_epoch_that_training_stops_at_has_a_score(config, small_graph):
+    summary = start(changed(config, epochs=500, patience=7, evaluate_every=5), graph=small_graph)
+    assert summary.ending == "stopped early"
+    assert summary.num_epochs == summary.best.epoch + 7
+    assert summary.num_epochs % 5, "the test needs a last epoch that is not scored anyway"
+    assert rows_of(config)[-1].val is not None
 
 
 def test_the_best_checkpoint_is_the_model_of_the_best_epoch(config, small_graph, tmp_path):
@@ -209,6 +244,32 @@ def test_a_folder_in_use_is_refused_before_the_graph_is_loaded(config):
     (_path(config) / "file").touch()
     with pytest.raises(CheckpointError, match="exists already"):
         start(dataclasses.replace(config, data=dataclasses.replace(config.data, source="no such graph")))
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("file/run", r"file/run cannot be written: file is not a folder\. Choose another with --name"),
+        ("/proc/run", "/proc/run cannot be written: nothing can be made in /proc"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_refused_before_the_graph_is_loaded(
+    config, tmp_path, monkeypatch, folder, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    absent = dataclasses.replace(config.data, source="no such graph")
+    with pytest.raises(CheckpointError, match=message):
+        start(dataclasses.replace(changed(config, folder), data=absent))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_place_for_runs_that_cannot_be_made_is_refused_before_the_graph_is_loaded(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").touch()
+    absent = dataclasses.replace(config.data, source="no such graph")
+    with pytest.raises(CheckpointError, match="runs/ cannot be written: runs is not a folder"):
+        start(dataclasses.replace(changed(config, ""), data=absent))
 
 
 def test_a_run_leaves_a_whole_folder(config, small_graph):

@@ -37,6 +37,7 @@ def test_patience_is_counted_in_epochs_since_the_best():
         exhausted.append(state.is_exhausted(patience=3))
     assert exhausted == [False, False, False, False, True, False]
     assert not state.is_exhausted(patience=0)
+    assert [state.is_exhausted(patience=3, at=epoch) for epoch in (6, 8, 9)] == [False, False, True]
 
 
 def test_a_state_comes_back_from_json_in_the_middle_of_an_epoch():

@@ -6,6 +6,7 @@ from torch_geometric.nn import GINConv
 
 from laconic.attach.aggregator import Linear
 from laconic.attach.convolutions.base import Convolution, refuse_aggregation
+from laconic.attach.convolutions.projection import aggregate_into
 from laconic.attach.scope import Scope
 
 
@@ -14,13 +15,11 @@ def _refuse(conv: GINConv) -> str | None:
 
 
 def _forward(conv: GINConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
-    out: Tensor
     if isinstance(conv.eps, Parameter):
-        out = conv.nn(scope.aggregator.linear(Linear("sum"), x) + (1 + conv.eps) * x)
-    else:
-        # A fixed eps is the operator's diagonal: no second pass over the rows.
-        out = conv.nn(scope.aggregator.linear(Linear("sum", own_weight=1.0 + conv.eps.item()), x))
-    return out
+        out: Tensor = conv.nn(scope.aggregator.linear(Linear("sum"), x) + (1 + conv.eps) * x)
+        return out
+    # A fixed eps is the operator's diagonal: no second pass over the rows, and the operator is linear as a whole.
+    return aggregate_into(scope.aggregator, Linear("sum", own_weight=1.0 + conv.eps.item()), x, conv.nn)
 
 
 GIN = Convolution(_refuse, _forward)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch_geometric.nn import MLP
 from torch_geometric.nn.dense import Linear as PygLinear
 
 from laconic.attach.aggregator import Aggregator, Linear
@@ -33,19 +34,59 @@ def aggregate_and_project(
     return out if offset is None else out + offset
 
 
-def add_projection(out: Tensor, x: Tensor, linear: Any) -> Tensor:
-    """Returns out + linear(x) in one pass over `out`, for a Linear without bias."""
+def add_projection(out: Tensor, x: Tensor, linear: Any, *, in_place: bool) -> Tensor:
+    """Returns out + linear(x), for a plain Linear without bias in one pass over `out`.
+
+    Args:
+        out, x: rows.
+        linear: the layer.
+        in_place: `out` is a fresh result of a plain Linear or of an aggregation, which no one else holds and no
+            backward pass reads: it is added to where it lies.
+    """
     if not is_plain(linear) or linear.bias is not None:
         added: Tensor = out + linear(x)
         return added
-    return torch.addmm(out, x, linear.weight.t())
+    return out.addmm_(x, linear.weight.t()) if in_place else torch.addmm(out, x, linear.weight.t())
+
+
+def aggregate_into(aggregator: Aggregator, aggregation: Linear, x: Tensor, network: torch.nn.Module) -> Tensor:
+    """Returns network(aggregation of x), in the cheaper order where the network begins with a plain Linear."""
+    first = _first_linear(network)
+    out: Tensor
+    if first is None:
+        out = network(aggregator.linear(aggregation, x))
+        return out
+
+    def aggregate_as_well(rows: Tensor) -> Tensor:
+        # Once only: a network may use the same layer again further on.
+        first.__dict__.pop("forward")
+        return aggregate_and_project(aggregator, aggregation, rows, first, None)
+
+    first.forward = aggregate_as_well
+    try:
+        out = network(x)
+    finally:
+        first.__dict__.pop("forward", None)
+    return out
+
+
+def _first_linear(network: torch.nn.Module) -> Any:
+    """Returns the plain Linear that the network applies to its input before anything else, if it is known to."""
+    first: Any = network
+    while type(first) in (torch.nn.Sequential, MLP) and len(first._modules) and not _is_changed(first):
+        first = first[0] if isinstance(first, torch.nn.Sequential) else first.lins[0]
+    return first if is_plain(first) else None
 
 
 def is_plain(linear: Any) -> bool:
     """Whether a layer is nothing but a matrix and a bias."""
     return (
         type(linear) in (torch.nn.Linear, PygLinear)
-        and "forward" not in linear.__dict__
-        and not any(getattr(linear, hooks) for hooks in _HOOKS)
+        and not _is_changed(linear)
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def _is_changed(module: torch.nn.Module) -> bool:
+    """Whether a module has hooks, or a forward of its own in place of its class's."""
+    return "forward" in module.__dict__ or any(getattr(module, hooks) for hooks in _HOOKS)

@@ -6,7 +6,7 @@ from torch_geometric.nn import SAGEConv
 
 from laconic.attach.aggregator import Linear
 from laconic.attach.convolutions.base import Convolution, refuse_aggregation
-from laconic.attach.convolutions.projection import add_projection, aggregate_and_project
+from laconic.attach.convolutions.projection import add_projection, aggregate_and_project, is_plain
 from laconic.attach.scope import Scope
 
 
@@ -22,7 +22,7 @@ def _forward(conv: SAGEConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
         aggregation = Linear("mean" if conv.aggr == "mean" else "sum")
         out = aggregate_and_project(scope.aggregator, aggregation, neighbours, conv.lin_l, None)
     if conv.root_weight:
-        out = add_projection(out, x, conv.lin_r)
+        out = add_projection(out, x, conv.lin_r, in_place=is_plain(conv.lin_l))
     return F.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
 

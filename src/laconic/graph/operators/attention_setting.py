@@ -17,33 +17,31 @@ from laconic.kernels.keyed import drop_threshold
 @final
 @dataclass(frozen=True, eq=False)
 class AttentionSetting:
-    """The arguments that `gat_attention` and `gatv2_attention` share."""
+    """All that attention takes beside its tensors.
+
+    Args:
+        adjacency: the edges.
+        negative_slope: of leaky_relu.
+        self_loops: give each row one self-loop, in place of those among the edges. Where rows and sources differ in
+            number, row r stands for the same node as source r.
+        dropout: share of the weights to drop, after the softmax; a weight is kept or not by `key`, the end points'
+            `node_ids` and the head. Duplicate edges are kept or dropped together.
+        node_ids: number of each source in the whole graph, (S,), of which the first R are the rows'; 0, 1, ... if None.
+    """
 
     adjacency: Adjacency
     negative_slope: float
     self_loops: bool
-    dropout: float
-    key: np.uint64
-    node_ids: Tensor
+    dropout: float = 0.0
+    key: int | np.uint64 = 0
+    node_ids: Tensor | None = None
 
-    @staticmethod
-    def of(
-        adjacency: Adjacency,
-        negative_slope: float,
-        self_loops: bool,
-        dropout: float,
-        key: int | np.uint64,
-        node_ids: Tensor | None,
-    ) -> "AttentionSetting":
-        """Returns the setting, with node numbers filled in."""
-        if node_ids is None:
-            # Nobody looks at the numbers where nothing is dropped.
-            node_ids = torch.arange(max(adjacency.num_rows, adjacency.num_columns) if dropout > 0 else 0)
-        return AttentionSetting(adjacency, negative_slope, self_loops, dropout, np.uint64(key), node_ids.cpu())
-
-    def as_keywords(self) -> dict[str, Any]:
-        """The setting as keyword arguments, but for the adjacency."""
-        return {name: value for name, value in vars(self).items() if name != "adjacency"}
+    @property
+    def numbers(self) -> Tensor:
+        """The nodes' numbers that dropout goes by; none where nothing is dropped."""
+        if self.node_ids is not None:
+            return self.node_ids.cpu()
+        return torch.arange(max(self.adjacency.num_rows, self.adjacency.num_columns) if self.dropout > 0 else 0)
 
     @property
     def num_loops(self) -> int:
@@ -73,7 +71,7 @@ class AttentionSetting:
     def edge_dropout(self, dtype: np.dtype[Any]) -> EdgeDropout:
         scale = 0.0 if self.dropout >= 1 else 1.0 / (1.0 - self.dropout)
         threshold = drop_threshold(self.dropout)
-        return EdgeDropout(self.node_ids.numpy(), self.key, threshold, np.array([0.0, scale], dtype))
+        return EdgeDropout(self.numbers.numpy(), np.uint64(self.key), threshold, np.array([0.0, scale], dtype))
 
     def use_threads(self, width: int) -> None:
         """Makes the kernels use torch's number of threads, or one where there is little to do."""

@@ -52,19 +52,24 @@ class LinearOperator:
         """Returns M x for rows x of shape (C, F), differentiable in x; (R, F)."""
         return _product(x, self)
 
-    def multiply(self, x: Tensor) -> Tensor:
-        """Returns M x without recording it for autograd."""
+    def multiply(self, x: Tensor, *, add_to: Tensor | None = None) -> Tensor:
+        """Returns M x without recording it for autograd; or adds it to `add_to`, in place, and returns that."""
         # The kernel does not check what it reads.
         assert x.dim() == 2, f"{tuple(x.shape)} is not rows"
         assert x.shape[0] == self.adjacency.num_columns, f"{x.shape[0]} rows for {self.adjacency.num_columns} columns"
         if x.device.type != "cpu":
-            return self.as_torch(x.device, x.dtype) @ x
+            product = self.as_torch(x.device, x.dtype) @ x
+            return product if add_to is None else add_to.add_(product)
         if x.dtype not in (torch.float32, torch.float64):
             # Half precision: sums of many neighbours need more digits than it has.
-            return self.multiply(x.float()).to(x.dtype)
+            product = self.multiply(x.float())
+            return product.to(x.dtype) if add_to is None else add_to.add_(product)
+        assert add_to is None or self.diagonal is None, "the kernel starts a row with its diagonal"
         threads = use_torch_threads(self.adjacency.num_edges * x.shape[1])
         rows = x.detach().contiguous().numpy()
-        out = torch.empty(self.adjacency.num_rows, x.shape[1], dtype=x.dtype)
+        out = torch.empty(self.adjacency.num_rows, x.shape[1], dtype=x.dtype) if add_to is None else add_to
+        assert out.is_contiguous(), "the kernel writes whole rows"
+        assert out.dtype == x.dtype, f"{x.dtype} cannot be added to {out.dtype}"
         values, row_scale, column_scale, diagonal = self._factors(rows.dtype)
         sparse_product(
             balanced_rows(self.adjacency.indptr, threads),
@@ -76,7 +81,8 @@ class LinearOperator:
             diagonal,
             self.skip_loops,
             rows,
-            out.numpy(),
+            out.detach().numpy(),
+            add_to is not None,
             PREFETCH_DISTANCE,
         )
         return out
