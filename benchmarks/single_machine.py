@@ -6,9 +6,8 @@
 Same weights, same losses (to 1e-5, checked in every cell), the whole step: forward, loss, backward, Adam. Each
 contender is a process of its own, as its user would have it: PyG's without the settings that `import laconic` makes for
 torch. They take turns, one at a time. "No memory" is Laconic without remembered input aggregations, to show what they
-save; "Csr, our settings" is the CSR adjacency under Laconic's environment, to show what that alone gives. Memory is
-what an epoch adds to a process that holds torch, the graph and its compressed edges, at its peak. PyG's GCN normalises
-the adjacency anew in every pass, as it does by default.
+save. Memory is what an epoch adds to a process that holds torch, the graph and its compressed edges, at its peak. PyG's
+GCN normalises the adjacency anew in every pass, as it does by default.
 """
 
 import sys
@@ -42,7 +41,6 @@ CONTENDERS = {
     "csr": ("csr", PLAIN),
     "laconic": ("laconic", OURS),
     "no memory": ("no memory", OURS),
-    "csr, our settings": ("csr", OURS),
 }
 OVER_EDGE_INDEX = {"GCN": 8.0, "SAGE": 8.0, "GIN": 6.0, "GAT": 4.0}
 SIZE = {True: (20_000, 30), False: (100_000, 30)}

@@ -2,6 +2,7 @@
 
 python examples/plain_loop.py                # a small built-in graph
 python examples/plain_loop.py cora.npz
+torchrun --nproc-per-node 2 examples/plain_loop.py cora.npz      # the same on two ranks
 """
 
 import sys
@@ -15,9 +16,8 @@ import laconic  # +
 
 def main(source: str = "sbm", num_epochs: int = 30) -> dict[str, float]:
     session = laconic.join(source)  # +
-    graph = session.graph
     torch.manual_seed(0)
-    model = GraphSAGE(graph.num_features, 64, num_layers=2, out_channels=graph.num_classes, dropout=0.5)
+    model = GraphSAGE(session.num_features, 64, num_layers=2, out_channels=session.num_classes, dropout=0.5)
     model, shard = session.attach(model)  # +
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in session.epochs(num_epochs):  # +
@@ -27,7 +27,9 @@ def main(source: str = "sbm", num_epochs: int = 30) -> dict[str, float]:
         loss.backward()
         optimizer.step()
         if epoch % 10 == 0:
-            print(f"epoch {epoch}: loss {loss.item():.4f}, {session.evaluate()}")
+            scores = session.evaluate()
+            if session.rank == 0:
+                print(f"epoch {epoch}: loss {loss.item():.4f}, {scores}")
     return session.evaluate()
 
 

@@ -30,3 +30,20 @@ class UnsupportedModelError(LaconicError):
 
 class DivergedError(LaconicError):
     """A loss or a weight that became infinite or NaN while training."""
+
+
+class CommunicationError(LaconicError):
+    """Ranks that do not find each other, wait in vain, or do not agree on what they say."""
+
+
+class RankFailedError(CommunicationError):
+    """Another rank has failed, and this one cannot go on without it.
+
+    Args:
+        message: what happened, naming the rank.
+        rank: the rank that failed; None where it cannot be told which one did.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank

@@ -1,4 +1,4 @@
-"""The rows that a run leaves behind, one JSON object per line: `metrics.jsonl`, and later `ledger.jsonl`.
+"""The rows that a run leaves behind, one JSON object per line: `metrics.jsonl` and `ledger.jsonl`.
 
 Each line says its kind and the version of the schema, so that a report can read the files of older runs. What a row
 means is in the docstring of its field; nothing here knows how a row was measured.
@@ -49,24 +49,33 @@ class EpochRecord:
 
 @final
 @dataclass(frozen=True, slots=True)
-class TrafficRecord:
-    """Bytes received by all ranks together in one epoch, for one purpose."""
+class LedgerRecord:
+    """What one rank sends, or receives, in one epoch at one place of the step, counted or predicted.
 
+    Where nothing goes, there is no row.
+    """
+
+    epoch: int
+    """Number of the epoch; 0 for what came before the first."""
+    rank: int
+    """Whose count this is."""
     phase: str
-    """What the bytes served: "forward", "backward", "gradients" or "evaluation"."""
+    """What the bytes served, such as "forward"."""
     layer: int
     """Number of the layer that asked for them; -1 where no single layer did."""
     operation: str
     """The collective operation, such as "all_to_all"."""
+    direction: str
+    """Which way: "sent" or "received"."""
     num_messages: int
-    """How many times the operation was called."""
+    """Messages, as `laconic.comm.traffic` counts them."""
     num_bytes: int
-    """Payload received."""
+    """Payload that went to, or came from, other ranks."""
 
 
-_KINDS: dict[str, type[Any]] = {"epoch": EpochRecord, "traffic": TrafficRecord}
-Record = EpochRecord | TrafficRecord
-AnyRecord = TypeVar("AnyRecord", EpochRecord, TrafficRecord)
+_KINDS: dict[str, type[Any]] = {"epoch": EpochRecord, "ledger": LedgerRecord}
+Record = EpochRecord | LedgerRecord
+AnyRecord = TypeVar("AnyRecord", EpochRecord, LedgerRecord)
 
 
 def format_record(record: Record) -> str:
@@ -117,9 +126,9 @@ def read_records(path: Path, kind: type[AnyRecord]) -> list[AnyRecord]:
     return records
 
 
-def keep_epochs(path: Path, last_epoch: int) -> list[EpochRecord]:
-    """Cuts a metrics file back to rows up to `last_epoch` and returns them: a resumed run writes on from there."""
-    kept = [record for record in read_records(path, EpochRecord) if record.epoch <= last_epoch] if path.exists() else []
+def keep_epochs(path: Path, last_epoch: int, kind: type[AnyRecord]) -> list[AnyRecord]:
+    """Cuts a file of rows of one kind back to those up to `last_epoch` and returns them: a resumed run writes on."""
+    kept = [record for record in read_records(path, kind) if record.epoch <= last_epoch] if path.exists() else []
     write_records(path, kept)
     return kept
 

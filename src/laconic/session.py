@@ -8,15 +8,21 @@ for epoch in session.epochs(200):
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Union, final
 
 from torch import Tensor, nn
 
+from laconic import __version__
+from laconic.comm import Communicator
 from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
+from laconic.launch.agreement import check_agreement
+from laconic.launch.join import join_ranks
+from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy
-from laconic.trainer.data import load_graph
+from laconic.trainer.data import describe_data, open_data
 from laconic.trainer.evaluate import Evaluation
 
 if TYPE_CHECKING:
@@ -25,39 +31,82 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def join(source: Union[str, Path, Graph, "Data"], *, strategy: str = "single", seed: int = 0) -> "Session":
-    """Returns a session on a graph.
+def join(
+    source: Union[str, Path, Graph, "Data"],
+    *,
+    strategy: str | None = None,
+    seed: int = 0,
+    communicator: Communicator | None = None,
+) -> "Session":
+    """Returns a session on a graph. Under torchrun, SLURM or `laconic lab`, all ranks join it together.
 
     Args:
-        source: a dataset name, a file or a store folder (as for `laconic train`), a Graph, or a PyG Data object.
-        strategy: how ranks learn together, such as "single".
+        source: a dataset name, a file or a store folder (as for `laconic train`), a Graph, or a PyG Data object; of a
+            store each of several ranks reads its own chunks only.
+        strategy: how ranks learn together; by default "single" on one rank and "compressed_halo", exact, on several.
         seed: keys dropout.
+        communicator: how ranks talk, where they were brought together already.
     """
+    communicator = communicator or join_ranks()
     if isinstance(source, str | Path):
-        graph = load_graph(str(source))
+        data = open_data(str(source), communicator.num_ranks)
     else:
-        graph = source if isinstance(source, Graph) else from_pyg(source)
-    return Session(graph, parse_strategy(strategy), seed)
+        data = source if isinstance(source, Graph) else from_pyg(source)
+    chosen = strategy or ("single" if communicator.num_ranks == 1 else "compressed_halo")
+    check_agreement(communicator, {"laconic": __version__, "strategy": chosen, "seed": str(seed)})
+    check_agreement(communicator, {f"data.{key}": str(value) for key, value in describe_data(data).items()})
+    return Session(data, parse_strategy(chosen), seed, communicator)
 
 
 @final
 class Session:
-    """A graph, a strategy, and the model that is attached to them."""
+    """A graph, a strategy, and the model that is attached to them.
 
-    def __init__(self, graph: Graph, strategy: Strategy, seed: int) -> None:
-        self.graph = graph
+    Used as a context manager, it tells the other ranks when this one fails, and parts from them at the end.
+    """
+
+    def __init__(self, data: Graph | Store, strategy: Strategy, seed: int, communicator: Communicator) -> None:
+        self.data = data
         self.strategy = strategy
+        self.communicator = communicator
         self._seed = seed
-        self._num_train = int(graph.train_mask.sum())
         self._shard: Shard | None = None
         self._model: nn.Module | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank; 0 is the one to print and save."""
+        return self.communicator.rank
+
+    @property
+    def num_features(self) -> int:
+        """Features of each node."""
+        return self._about.num_features
+
+    @property
+    def num_classes(self) -> int:
+        """Classes, or labels, that a node may have."""
+        return self._about.num_classes
+
+    @property
+    def _about(self) -> Graph | Manifest:
+        return self.data if isinstance(self.data, Graph) else self.data.manifest
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.communicator.transport.__exit__(kind, error, trace)
 
     def attach(self, model: Model) -> tuple[Model, Shard]:
         """Hangs the kernels and keyed dropout on `model`, in place, and returns it with the shard to call it on.
 
-        Call it with `shard.x` and `shard.edge_index` themselves: other tensors run PyG's own code.
+        Call it with `shard.x` and `shard.edge_index` themselves: other tensors run PyG's own code, or are refused where
+        ranks share the graph. All ranks begin with the weights of rank 0.
         """
-        shard = Shard.whole(self.graph)
+        shard = self.strategy.place(self.data, self.communicator)
         self.strategy.check(model, shard)
         self._shard = self.strategy.attach(model, shard, seed=self._seed).shard
         self._model = model
@@ -71,14 +120,16 @@ class Session:
             yield epoch
 
     def loss(self, function: Callable[..., Tensor], out: Tensor, shard: Shard) -> Tensor:
-        """Returns the mean of `function` over the training nodes of the whole graph.
+        """Returns the mean of `function` over the training nodes of the whole graph, the same on all ranks.
+
+        When `backward` of it returns, every gradient is that of this mean.
 
         Args:
             function: a loss that takes (out, y, reduction="sum"), such as torch.nn.functional.cross_entropy.
             out: the model's outputs for every row of `shard`.
         """
         rows = shard.train_rows
-        return function(out[rows], shard.y[rows], reduction="sum") / self._num_train
+        return self.strategy.share_loss(function(out[rows], shard.y[rows], reduction="sum") / self.strategy.num_train)
 
     def evaluate(self, metric: str = "auto") -> dict[str, float]:
         """Returns the score of each split on the whole graph, exactly: {"train": ..., "val": ..., "test": ...}.
@@ -87,7 +138,7 @@ class Session:
             metric: "accuracy", "micro_f1" or "roc_auc"; "auto" is accuracy, or micro_f1 for a multi-label task.
         """
         model, shard = self._attached()
-        return Evaluation(metric, shard)(model)
+        return Evaluation(metric, shard, self.communicator)(model)
 
     def _attached(self) -> tuple[nn.Module, Shard]:
         if self._model is None or self._shard is None:

@@ -12,15 +12,16 @@ ROWS = [
     {"__main__"},
     {"cli"},
     {"session"},
-    {"trainer"},
+    {"trainer", "lab"},
     {"strategies"},
+    {"halo"},
     {"attach"},
     {"datasets", "store", "models"},
-    {"partitioners"},
-    {"graph"},
+    {"partitioners", "launch"},
+    {"graph", "comm"},
     {"kernels"},
     {"specs", "records"},
-    {"atomic", "errors", "units"},
+    {"atomic", "errors", "processes", "units"},
 ]
 HEIGHT = {layer: -row for row, layers in enumerate(ROWS) for layer in layers}
 
@@ -66,3 +67,10 @@ def test_kernels_know_arrays_only():
             for alias in node.names
         }
         assert not imports & {"torch", "torch_geometric"}, f"{path.name} knows torch"
+
+
+def test_the_lab_knows_nothing_of_training():
+    for path in (SOURCE / "lab").rglob("*.py"):
+        assert imported_layers(path) <= {"lab", "processes", "records", "units", "errors"}, (
+            f"{path.name} knows too much"
+        )

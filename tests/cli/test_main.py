@@ -17,7 +17,7 @@ from laconic.cli.console import print_error, show_log_lines
 from laconic.cli.main import app
 from laconic.errors import DataError
 
-VERBS = ("train", "predict", "partition", "info", "datasets", "doctor")
+VERBS = ("train", "predict", "partition", "info", "datasets", "lab", "doctor")
 runner = CliRunner()
 
 

@@ -5,8 +5,8 @@ import pytest
 from laconic.errors import CheckpointError
 from laconic.records import (
     EpochRecord,
+    LedgerRecord,
     RecordFile,
-    TrafficRecord,
     format_record,
     keep_epochs,
     parse_record,
@@ -15,7 +15,7 @@ from laconic.records import (
 )
 
 ROWS = [EpochRecord(epoch=n, loss=1 / n, train=0.1 * n, val=1 / 3, test=None, seconds=0.25) for n in range(1, 6)]
-TRAFFIC = TrafficRecord(phase="forward", layer=0, operation="all_to_all", num_messages=2, num_bytes=4096)
+TRAFFIC = LedgerRecord(1, 0, "forward", 0, "all_to_all", "sent", num_messages=2, num_bytes=4096)
 
 
 def write(path: Path, rows: list[EpochRecord]) -> Path:
@@ -35,7 +35,7 @@ def test_rows_come_back_in_order_and_by_kind(tmp_path):
     with RecordFile(path) as file:
         file.append(TRAFFIC)
     assert read_records(path, EpochRecord) == ROWS
-    assert read_records(path, TrafficRecord) == [TRAFFIC]
+    assert read_records(path, LedgerRecord) == [TRAFFIC]
 
 
 def test_a_row_is_in_the_file_before_the_file_is_closed(tmp_path):
@@ -80,13 +80,13 @@ def test_keeping_epochs_cuts_the_file_to_what_it_was_then(tmp_path):
     later = write(tmp_path / "later.jsonl", ROWS)
     with later.open("a") as file:
         file.write('{"kind": "epo')
-    assert keep_epochs(later, 3) == ROWS[:3]
+    assert keep_epochs(later, 3, EpochRecord) == ROWS[:3]
     assert later.read_bytes() == then
     assert sorted(path.name for path in tmp_path.iterdir()) == ["later.jsonl", "then.jsonl"]
 
 
 def test_keeping_epochs_of_a_file_that_is_not_there_makes_an_empty_one(tmp_path):
-    assert keep_epochs(tmp_path / "new.jsonl", 3) == []
+    assert keep_epochs(tmp_path / "new.jsonl", 3, EpochRecord) == []
     assert (tmp_path / "new.jsonl").read_bytes() == b""
 
 

@@ -56,7 +56,7 @@ def test_a_pyg_data_object_and_a_file_are_the_same_graph(small_graph, tmp_path):
     fields = ("x", "y", "edge_index", "train_mask", "val_mask", "test_mask")
     data = Data(**{name: getattr(small_graph, name) for name in fields})
     laconic.save_npz(small_graph, tmp_path / "small.npz")
-    from_data, from_file = laconic.join(data).graph, laconic.join(tmp_path / "small.npz").graph
+    from_data, from_file = laconic.join(data).data, laconic.join(tmp_path / "small.npz").data
     for name in fields:
         if name != "edge_index":
             assert torch.equal(getattr(from_data, name), getattr(from_file, name)), name

@@ -5,6 +5,15 @@ out = attachment.model(attachment.shard.x, attachment.shard.edge_index)
 """
 
 from laconic.attach.aggregator import Aggregator, LocalAggregator
-from laconic.attach.attachment import Attachment, attach
+from laconic.attach.attachment import Attachment, attach, detached_copy, why_no_kernel
+from laconic.attach.norms import is_over_nodes
 
-__all__ = ["Aggregator", "Attachment", "LocalAggregator", "attach"]
+__all__ = [
+    "Aggregator",
+    "Attachment",
+    "LocalAggregator",
+    "attach",
+    "detached_copy",
+    "is_over_nodes",
+    "why_no_kernel",
+]

@@ -10,20 +10,16 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from laconic.attach.remembered import RememberedInputs
 from laconic.graph import Shard
-from laconic.graph.normalize import gcn_operator, mean_operator, sum_operator
+from laconic.graph.normalize import Complete, gcn_operator, mean_operator, sum_operator
 from laconic.graph.operators.attention import gat_attention, gatv2_attention
 from laconic.graph.operators.attention_setting import AttentionSetting
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
 from laconic.graph.operators.maximum import maximum
-
-# Aggregated input features are kept up to this size: they cost memory once and save a product in every epoch. Their
-# powers (SGConv) are kept as long as all of them together are not larger.
-REMEMBERED_BYTES_LIMIT = 1 << 30
 
 
 @final
@@ -44,6 +40,27 @@ class Linear:
     self_loops: bool = True
     loop_weight: float = 1.0
 
+    def on(self, shard: Shard, complete: Complete | None = None) -> LinearOperator:
+        """Returns the operator on the edges of `shard`.
+
+        Args:
+            complete: appends to one number per row those of the halo rows, which other ranks know; not needed where
+                there are none.
+        """
+        adjacency = shard.adjacency
+        values = None
+        if self.weighted:
+            assert shard.edge_weight is not None
+            weights = shard.edge_weight.detach().double().numpy()
+            values = weights if adjacency.edge_order is None else weights[adjacency.edge_order]
+        if self.kind == "sum":
+            return sum_operator(adjacency, values, own_weight=self.own_weight)
+        if self.kind == "mean":
+            return mean_operator(adjacency, values)
+        return gcn_operator(
+            adjacency, values, self_loops=self.self_loops, loop_weight=self.loop_weight, complete=complete
+        )
+
 
 @final
 @dataclass(frozen=True)
@@ -57,7 +74,30 @@ class Attention:
 
 
 class Aggregator(ABC):
-    """The aggregations of one shard. Rows in, rows out, one per node of the shard."""
+    """The aggregations of one shard. Rows in, rows out, one per node that the shard owns.
+
+    Where ranks share a graph, every method is called by all of them together, in the same order.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._last_dropped: tuple[object, LinearOperator] = (None, LinearOperator(shard.adjacency))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the whole graph (or of the batch)."""
+        return self._shard.num_rows
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks hold a part of the rows."""
+        return False
+
+    def begin(self, *, is_training: bool) -> None:  # noqa: B027
+        """Told when a forward pass of the model begins."""
+
+    def enter_layer(self, number: int) -> None:  # noqa: B027
+        """Told which convolution or norm is next, by its number in the order of the model's modules."""
 
     @abstractmethod
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
@@ -73,36 +113,51 @@ class Aggregator(ABC):
     def is_remembered(self, x: Tensor) -> bool:
         """Whether the aggregation of x is kept from step to step, and so costs nothing."""
 
-    @abstractmethod
+    def sources(self, x: Tensor) -> Tensor:
+        """Returns x with a row for every source of an edge: the owned rows, then those that other ranks own."""
+        return x
+
+    def gathers_first(self, x: Tensor, width_out: int) -> bool:
+        """Whether `sources` is better taken of x than of what a Linear with `width_out` outputs makes of it."""
+        return True
+
+    def total(self, x: Tensor) -> Tensor:
+        """Returns the sum of x over ranks."""
+        return x
+
     def maximum(self, x: Tensor) -> Tensor:
         """Returns the maximum over in-neighbours, (N, F); 0 where there is none."""
+        return maximum(self._shard.adjacency, self.sources(x))
 
-    @abstractmethod
-    def gat(self, x: Tensor, from_source: Tensor, from_destination: Tensor, settings: Attention) -> Tensor:
-        """Returns GAT's attention-weighted sum of x (N, H, C) with logits per source and destination (N, H)."""
+    def gat(self, sources: Tensor, from_source: Tensor, from_destination: Tensor, settings: Attention) -> Tensor:
+        """Returns GAT's attention-weighted sum, (N, H, C).
 
-    @abstractmethod
-    def gatv2(self, source: Tensor, destination: Tensor, att: Tensor, settings: Attention) -> Tensor:
-        """Returns GATv2's attention-weighted sum of `source` (N, H, C); `att` is (H, C)."""
+        Args:
+            sources: projected rows of all sources, (S, H, C).
+            from_source, from_destination: the logits' shares, (S, H) and (N, H).
+        """
+        return gat_attention(self._attention_setting(settings), sources, from_source, from_destination)
 
+    def gatv2(self, sources: Tensor, destinations: Tensor, att: Tensor, settings: Attention) -> Tensor:
+        """Returns GATv2's attention-weighted sum of `sources` (S, H, C); `destinations` is (N, H, C), `att` (H, C)."""
+        return gatv2_attention(self._attention_setting(settings), sources, destinations, att)
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Kept:
-    """An aggregation that is kept, and how often both tensors had been changed in place by then."""
+    def _dropped(
+        self, aggregation: Linear, operator: LinearOperator, probability: float, keys: Sequence[np.uint64]
+    ) -> LinearOperator:
+        """Returns the operator of `aggregation` with entries dropped once per key."""
+        # Each propagation drops from what the one before has left: go on from there.
+        before, left = self._last_dropped
+        if before != (aggregation, probability, tuple(keys[:-1])):
+            left = operator
+            for key in keys[:-1]:
+                left = drop_entries(left, probability, key, self._shard.source_ids)
+        left = drop_entries(left, probability, keys[-1], self._shard.source_ids)
+        self._last_dropped = ((aggregation, probability, tuple(keys)), left)
+        return left
 
-    x: Tensor
-    out: Tensor
-    x_version: int
-    out_version: int
-
-    @staticmethod
-    def of(x: Tensor, out: Tensor) -> "_Kept":
-        return _Kept(x, out, x._version, out._version)
-
-    @property
-    def is_valid(self) -> bool:
-        return self.x._version == self.x_version and self.out._version == self.out_version
+    def _attention_setting(self, settings: Attention) -> AttentionSetting:
+        return AttentionSetting(self._shard.adjacency, **vars(settings), node_ids=self._shard.source_ids)
 
 
 @final
@@ -115,85 +170,23 @@ class LocalAggregator(Aggregator):
     """
 
     def __init__(self, shard: Shard, *, remember_inputs: bool) -> None:
-        self._shard = shard
-        self._dropped: tuple[object, LinearOperator] = (None, LinearOperator(shard.adjacency))
+        super().__init__(shard)
         self._operators: dict[Linear, LinearOperator] = {}
-        self._remembered: dict[tuple[Linear, int], _Kept] = {}
-        self._constants: dict[int, Tensor] = {id(shard.x): shard.x} if remember_inputs else {}
+        self._remembered = RememberedInputs(shard.x if remember_inputs else None)
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
-        if not self.is_remembered(x):
-            return self._operator(aggregation) @ x
-        kept = self._remembered.get((aggregation, id(x)))
-        if kept is None or not kept.is_valid:
-            if kept is not None:
-                self._forget(kept.out)
-            # Out of inference mode: a tensor made in it could not be trained on later.
-            with torch.inference_mode(False):
-                kept = _Kept.of(x, self._operator(aggregation).multiply(x))
-            self._remembered[aggregation, id(x)] = kept
-            if sum(constant.nbytes for constant in self._constants.values()) <= REMEMBERED_BYTES_LIMIT:
-                # What was made of a constant is one too, so that powers (SGConv) are kept as well.
-                self._constants[id(kept.out)] = kept.out
-        return kept.out
+        operator = self._operator(aggregation)
+        return self._remembered.recall(aggregation, x, operator.multiply) if self.is_remembered(x) else operator @ x
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
-        # Each propagation drops from what the one before has left: go on from there.
-        before, operator = self._dropped
-        if before != (aggregation, probability, tuple(keys[:-1])):
-            operator = self._operator(aggregation)
-            for key in keys[:-1]:
-                operator = drop_entries(operator, probability, key, self._shard.node_ids)
-        operator = drop_entries(operator, probability, keys[-1], self._shard.node_ids)
-        self._dropped = ((aggregation, probability, tuple(keys)), operator)
-        return operator @ x
+        return self._dropped(aggregation, self._operator(aggregation), probability, keys) @ x
 
     def is_remembered(self, x: Tensor) -> bool:
-        return (
-            self._constants.get(id(x)) is x
-            and not x.requires_grad
-            and not x.is_inference()
-            and x.nbytes <= REMEMBERED_BYTES_LIMIT
-            and x.is_floating_point()
-        )
-
-    def maximum(self, x: Tensor) -> Tensor:
-        return maximum(self._shard.adjacency, x)
-
-    def gat(self, x: Tensor, from_source: Tensor, from_destination: Tensor, settings: Attention) -> Tensor:
-        return gat_attention(self._attention_setting(settings), x, from_source, from_destination)
-
-    def gatv2(self, source: Tensor, destination: Tensor, att: Tensor, settings: Attention) -> Tensor:
-        return gatv2_attention(self._attention_setting(settings), source, destination, att)
-
-    def _attention_setting(self, settings: Attention) -> AttentionSetting:
-        return AttentionSetting(self._shard.adjacency, **vars(settings), node_ids=self._shard.node_ids)
-
-    def _forget(self, out: Tensor) -> None:
-        """Drops what was kept of `out`, an aggregation that holds no longer."""
-        self._constants.pop(id(out), None)
-        for place, kept in list(self._remembered.items()):
-            if kept.x is out:
-                del self._remembered[place]
-                self._forget(kept.out)
+        return self._remembered.covers(x)
 
     def _operator(self, aggregation: Linear) -> LinearOperator:
         if aggregation not in self._operators:
-            self._operators[aggregation] = _build(self._shard, aggregation)
+            self._operators[aggregation] = aggregation.on(self._shard)
         return self._operators[aggregation]
-
-
-def _build(shard: Shard, aggregation: Linear) -> LinearOperator:
-    adjacency = shard.adjacency
-    values = None
-    if aggregation.weighted:
-        assert shard.edge_weight is not None
-        weights = shard.edge_weight.detach().double().numpy()
-        values = weights if adjacency.edge_order is None else weights[adjacency.edge_order]
-    if aggregation.kind == "sum":
-        return sum_operator(adjacency, values, own_weight=aggregation.own_weight)
-    if aggregation.kind == "mean":
-        return mean_operator(adjacency, values)
-    return gcn_operator(adjacency, values, self_loops=aggregation.self_loops, loop_weight=aggregation.loop_weight)

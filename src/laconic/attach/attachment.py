@@ -4,6 +4,7 @@ Nothing of the model changes but the bound method `forward` of the model and of 
 parameters, state_dict keys, hooks, classes and deep copies stay what they were, and `detach` takes it all back.
 """
 
+import copy
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -21,7 +22,9 @@ from laconic.attach.aggregator import Aggregator, LocalAggregator
 from laconic.attach.checkpointing import is_run_twice
 from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
+from laconic.attach.norms import is_over_nodes, norm_forward
 from laconic.attach.scope import Scope
+from laconic.attach.shared import is_sharer, refuse_call, share_rows, shared_forward
 from laconic.errors import ConfigError
 from laconic.graph import Shard
 
@@ -49,13 +52,7 @@ class Attachment:
 
     def detach(self) -> nn.Module:
         """Gives the model back as it was before `attach`."""
-        for module in self.model.modules():
-            if isinstance(module, MessagePassing):
-                _remove_watchers(module)
-            if getattr(module.__dict__.get("forward"), "__func__", None) in (_kernel_forward, _keyed_forward):
-                del module.__dict__["forward"]
-            for name in ("laconic_scope", "laconic_convolution"):
-                module.__dict__.pop(name, None)
+        _take_back(self.model)
         return self.model
 
 
@@ -81,25 +78,65 @@ def attach(model: nn.Module, shard: Shard, *, seed: int = 0, aggregator: Aggrega
             f"patch), so attach cannot follow it. Attach the plain model first."
         )
     scope = Scope(shard, aggregator or LocalAggregator(shard, remember_inputs=True), seed)
+    layer = -1
     for module in model.modules():
         if isinstance(module, MessagePassing):
-            _attach_convolution(module, scope)
+            layer += 1
+            _attach_convolution(module, scope, layer)
+        elif scope.aggregator.is_shared and is_over_nodes(module):
+            # Counted with the convolution before it.
+            _mark(module, scope, layer)
+            module.__dict__["forward"] = MethodType(norm_forward, module)
     # Set last: the model may be a convolution itself, whose forward pass is then wrapped once more.
     model.__dict__["laconic_scope"] = scope
     model.__dict__["forward"] = MethodType(_keyed_forward, model)
     return Attachment(model, shard, scope)
 
 
-def _attach_convolution(conv: MessagePassing, scope: Scope) -> None:
-    conv.__dict__["laconic_scope"] = scope
+def _attach_convolution(conv: MessagePassing, scope: Scope, layer: int) -> None:
+    _mark(conv, scope, layer)
+    if scope.aggregator.is_shared:
+        share_rows(conv)
     watch_edges(conv)
-    convolution = CONVOLUTIONS.get(type(conv))
-    reason = "there is no kernel for it" if convolution is None else _refuse(conv) or convolution.refuse(conv)
+    reason = why_no_kernel(conv)
     if reason is not None:
         _log_once(type(conv).__name__, reason)
+        if scope.aggregator.is_shared:
+            conv.__dict__["forward"] = MethodType(shared_forward, conv)
         return
-    conv.__dict__["laconic_convolution"] = convolution
+    conv.__dict__["laconic_convolution"] = CONVOLUTIONS[type(conv)]
     conv.__dict__["forward"] = MethodType(_kernel_forward, conv)
+
+
+def why_no_kernel(conv: MessagePassing) -> str | None:
+    """Returns why `conv` runs PyG's own code, or None if one of our kernels stands for it."""
+    convolution = CONVOLUTIONS.get(type(conv))
+    if "laconic_convolution" in conv.__dict__:
+        return None
+    return "there is no kernel for it" if convolution is None else _refuse(conv) or convolution.refuse(conv)
+
+
+def detached_copy(model: nn.Module) -> nn.Module:
+    """Returns a copy of `model`, attached or not, that is attached to nothing."""
+    duplicate = copy.deepcopy(model)
+    _take_back(duplicate)
+    return duplicate
+
+
+def _take_back(model: nn.Module) -> None:
+    """Undoes `attach`."""
+    for module in model.modules():
+        if isinstance(module, MessagePassing):
+            _remove_hooks(module)
+        if getattr(module.__dict__.get("forward"), "__func__", None) in _OURS:
+            del module.__dict__["forward"]
+        for name in ("laconic_scope", "laconic_convolution", "laconic_layer"):
+            module.__dict__.pop(name, None)
+
+
+def _mark(module: nn.Module, scope: Scope, layer: int) -> None:
+    module.__dict__["laconic_scope"] = scope
+    module.__dict__["laconic_layer"] = layer
 
 
 def _refuse(conv: MessagePassing) -> str | None:
@@ -126,9 +163,12 @@ def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
     given = _signature(type(self).forward).bind(self, *args, **kwargs).arguments
     reason = _misfit(self, scope, given)
+    if reason is not None and scope.aggregator.is_shared:
+        refuse_call(self, reason)
     if reason is not None:
         _log_once(type(self).__name__, reason)
         return type(self).forward(self, *args, **kwargs)
+    scope.aggregator.enter_layer(self.laconic_layer)
     weighted = given.get("edge_weight") is not None
     return self.laconic_convolution.forward(self, scope, given["x"], weighted)
 
@@ -170,7 +210,11 @@ def _is_rows(x: object, num_rows: int) -> bool:
 
 def _has_hooks(conv: Any) -> bool:
     """Whether somebody watches the steps inside PyG's message passing, which the kernel does not take."""
-    return any(not is_watcher(hook) for hooks in _hook_tables(conv) for hook in hooks.values())
+    return any(not _is_ours(hook) for hooks in _hook_tables(conv) for hook in hooks.values())
+
+
+def _is_ours(hook: object) -> bool:
+    return is_watcher(hook) or is_sharer(hook)
 
 
 def _hook_tables(conv: Any) -> list[dict[int, Any]]:
@@ -178,9 +222,9 @@ def _hook_tables(conv: Any) -> list[dict[int, Any]]:
     return [getattr(conv, f"_{step}_forward{kind}_hooks") for step in steps for kind in ("_pre", "")]
 
 
-def _remove_watchers(conv: Any) -> None:
+def _remove_hooks(conv: Any) -> None:
     for hooks in _hook_tables(conv):
-        for number in [number for number, hook in hooks.items() if is_watcher(hook)]:
+        for number in [number for number, hook in hooks.items() if _is_ours(hook)]:
             del hooks[number]
 
 
@@ -190,7 +234,8 @@ def _is_lazy(conv: nn.Module) -> bool:
 
 def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
-    inner = _kernel_forward if hasattr(self, "laconic_convolution") else type(self).forward
+    scope.aggregator.begin(is_training=self.training)
+    inner = _inner_forward(self, scope)
     if not self.training:
         return inner(self, *args, **kwargs)
     scope.call = 0
@@ -202,3 +247,16 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     finally:
         scope.grad_enabled = False
         scope.step += 1
+
+
+def _inner_forward(model: Any, scope: Scope) -> Callable[..., Any]:
+    """Returns what `_keyed_forward` was set over: the model may be a convolution or a norm itself."""
+    if hasattr(model, "laconic_convolution"):
+        return _kernel_forward
+    if scope.aggregator.is_shared and isinstance(model, MessagePassing):
+        return shared_forward
+    plain: Callable[..., Any] = type(model).forward
+    return plain
+
+
+_OURS = (_kernel_forward, _keyed_forward, shared_forward, norm_forward)

@@ -56,7 +56,7 @@ class KeyedDropout(TorchFunctionMode):
         key = scope.next_key()
         num_rows = x.shape[0] if x.dim() else 0
         if scope.edge_ends and num_rows == scope.edge_ends[-1].shape[1]:
-            ids = scope.shard.node_ids
+            ids = scope.shard.source_ids
             sources, destinations = scope.edge_ends[-1]
             return drop_edges(x, probability, key, ids[sources], ids[destinations])
         if num_rows == scope.shard.num_rows:
@@ -82,7 +82,7 @@ def is_watcher(hook: object) -> bool:
 def _enter_edges(conv: Any, inputs: tuple[Any, ...]) -> None:
     edge_index = inputs[0]
     is_plain = isinstance(edge_index, Tensor) and edge_index.layout == torch.strided
-    within = is_plain and edge_index.numel() > 0 and int(edge_index.max()) < conv.laconic_scope.shard.num_rows
+    within = is_plain and edge_index.numel() > 0 and int(edge_index.max()) < conv.laconic_scope.shard.num_sources
     ends = edge_index if within else torch.empty(2, 0, dtype=torch.int64)
     conv.laconic_scope.edge_ends.append(ends)
 

@@ -8,13 +8,14 @@ from rich.text import Text
 
 from laconic import __version__
 from laconic.cli.console import console
-from laconic.cli.findings import Finding, find_data, find_kernels, find_machine, find_packages
+from laconic.cli.findings import Finding, find_data, find_kernels, find_lab, find_machine, find_packages
 
 _SECTIONS: dict[str, Callable[[], list[Finding]]] = {
     "Packages": find_packages,
     "Machine": find_machine,
     "Kernels": find_kernels,
     "Data": find_data,
+    "Lab": find_lab,
 }
 _STYLES = {"ok": "green", "note": "yellow", "missing": "bold red"}
 

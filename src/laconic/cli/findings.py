@@ -1,4 +1,4 @@
-"""What `laconic doctor` looks at: packages, machine, kernels, data. Finds and says; changes nothing."""
+"""What `laconic doctor` looks at: packages, machine, kernels, data, the lab. Finds and says; changes nothing."""
 
 import importlib
 import importlib.metadata
@@ -166,3 +166,13 @@ def find_data() -> list[Finding]:
         else:
             findings.append(Finding("LACONIC_DATA", folder, "note", f"{folder} is not a folder: make it, or unset it"))
     return findings
+
+
+def find_lab() -> list[Finding]:
+    """Returns whether `laconic lab` can build its network on this machine."""
+    from laconic.lab.requirements import find_obstacle
+
+    obstacle = find_obstacle()
+    if obstacle is None:
+        return [Finding("network lab", "can run here (root, ip and tc)")]
+    return [Finding("network lab", "cannot run here", "note", f"Only for `laconic lab`. {obstacle}")]

@@ -19,6 +19,7 @@ from laconic.cli.console import error_console, print_error, show_log_lines
 from laconic.cli.datasets import datasets
 from laconic.cli.doctor import doctor
 from laconic.cli.info import info
+from laconic.cli.lab import lab
 from laconic.cli.partition import partition
 from laconic.cli.predict import predict
 from laconic.cli.train import train
@@ -118,8 +119,11 @@ def laconic(
     show_log_lines(debug=debug)
 
 
-for verb in (train, predict, partition, info, datasets, doctor):
+for verb in (train, predict, partition, info, datasets):
     app.command()(verb)
+# What follows the command that it runs belongs to that command.
+app.command(context_settings={"allow_interspersed_args": False})(lab)
+app.command()(doctor)
 
 
 def main() -> None:

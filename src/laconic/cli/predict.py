@@ -6,6 +6,7 @@ from typing import Literal, cast
 import typer
 
 from laconic.cli.console import console
+from laconic.cli.ranks import RANKS_HELP, share_among_ranks
 from laconic.errors import ConfigError
 from laconic.units import format_count
 
@@ -19,6 +20,7 @@ def predict(
         help="Another graph than the run's, with the same features; with labels and masks, though they are not used.",
     ),
     checkpoint: str = typer.Option("best", "--checkpoint", help="The model to use: best or last."),
+    ranks: int | None = typer.Option(None, "--ranks", help=RANKS_HELP),
 ) -> None:
     """Predicts the class of every node with a trained model, and writes it under the nodes' original ids.
 
@@ -30,6 +32,7 @@ def predict(
     ```
     laconic predict runs/cora-gcn-001 --out predictions.csv
     laconic predict runs/cora-gcn-001 --data newer.npz --checkpoint last
+    laconic predict runs/arxiv-sage-001 --ranks 4
     ```
     """
     if checkpoint not in ("best", "last"):
@@ -38,7 +41,10 @@ def predict(
     from laconic.trainer.predict import predict as predict_run
 
     check_output(out)
+    rank = share_among_ranks(ranks)
     predictions = predict_run(run_folder, source=data, which=cast(Literal["best", "last"], checkpoint))
+    if rank > 0:
+        return
     write_predictions(predictions, out)
     console().print(
         f"Wrote {out}: {format_count(len(predictions.node_ids))} nodes, by the model of epoch {predictions.epoch}.",

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.cli.console import console, error_console
+from laconic.cli.ranks import RANKS_HELP, has_several_ranks, share_among_ranks
 from laconic.errors import ConfigError
-from laconic.units import format_count, format_seconds
+from laconic.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from laconic.trainer import Summary
@@ -23,7 +24,9 @@ def train(
     model: str | None = typer.Option(
         None, "--model", "-m", help="mlp, sgc, gcn, sage, gin, gat, gatv2 or appnp; with settings: 'sage(hidden=256)'."
     ),
-    strategy: str | None = typer.Option(None, "--strategy", help="How ranks learn together: single."),
+    strategy: str | None = typer.Option(
+        None, "--strategy", help="How ranks learn together: single, or compressed_halo on several."
+    ),
     epochs: int | None = typer.Option(None, "--epochs", "-e", help="Passes over the training nodes."),
     config: Path | None = typer.Option(None, "--config", "-c", help="A TOML file of settings, or a run's config.json."),
     settings: list[str] = typer.Option(
@@ -34,14 +37,16 @@ def train(
     ),
     resume: Path | None = typer.Option(None, "--resume", help="Continue the run in this folder."),
     seed: int | None = typer.Option(None, "--seed", help="The same seed gives the same run."),
-    threads: int | None = typer.Option(None, "--threads", help="Threads for torch and the kernels."),
+    threads: int | None = typer.Option(None, "--threads", help="Threads for torch and the kernels, per rank."),
+    ranks: int | None = typer.Option(None, "--ranks", help=RANKS_HELP),
     list_settings: bool = typer.Option(
         False, "--settings", help="List every setting that --set takes, for this --model, and exit."
     ),
 ) -> None:
-    """Trains a model for node classification on one machine, and shows what it learned.
+    """Trains a model for node classification, on one machine or many, and shows what it learned.
 
     Settings come from --config, then from the flags, then from --set; all, resolved, are kept in the run folder.
+    --ranks starts ranks on this machine; on many, start it by torchrun (-m laconic train ...) or srun on each.
     Ctrl-C finishes the step and leaves a checkpoint; --resume goes on from there as if nothing had happened.
 
     **Example**
@@ -50,6 +55,7 @@ def train(
     laconic train
     laconic train cora.npz --model gcn --epochs 100 --set training.lr=0.02
     laconic train store/arxiv -m "sage(hidden=256)" -s training.batch_size=1024
+    laconic train store/arxiv --ranks 4
     laconic train --resume runs/cora-gcn-001
     ```
     """
@@ -63,9 +69,13 @@ def train(
         "training": {"strategy": strategy, "epochs": epochs, "seed": seed},
         "run": {"folder": None if name is None else str(name), "threads": threads},
     }
+    rank = share_among_ranks(ranks)
     summary = _run(flags, model, config, settings, resume)
-    _print_summary(summary)
+    if rank == 0:
+        _print_summary(summary)
     if summary.ending == "interrupted":
+        if rank > 0:
+            raise typer.Exit(128 + (summary.signal or 0))
         error_console().print(
             f"Interrupted after {summary.num_epochs} whole epochs. Continue with: "
             f"laconic train --resume {summary.folder}",
@@ -87,6 +97,9 @@ def _run(
     models = [model_layer(model)] if model is not None else []
     given = merge([_given(flags), *models, *(parse_override(setting) for setting in settings)])
     layers = [read_layer(config), given] if config is not None else [given]
+    if has_several_ranks() and resume is None:
+        # Below all that was asked for.
+        layers = [{"training": {"strategy": "compressed_halo"}}, *layers]
     display = choose_display(error_console())
     if resume is not None:
         return resume_run(resume, layers, display=display)
@@ -122,6 +135,9 @@ def _print_summary(summary: "Summary") -> None:
     table.add_row("Time per epoch", format_seconds(summary.seconds_per_epoch))
     if summary.wait_share > 0:
         table.add_row("Waiting for batches", f"{summary.wait_share:.0%} of the time")
+    if summary.num_ranks > 1:
+        table.add_row("Ranks", str(summary.num_ranks))
+        table.add_row("Traffic per epoch", f"{format_bytes(summary.bytes_per_epoch)} received by all ranks")
     table.add_row("Parameters", format_count(summary.num_parameters))
     table.add_row("Run folder", str(summary.folder))
     console().print(table)

@@ -1,11 +1,15 @@
 """The fixed operators of the linear convolutions: sum, mean and GCN's symmetric normalisation."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from laconic.graph.adjacency import Adjacency
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 
 # Shapes: N nodes, E edges
+
+Complete = Callable[[FloatArray], FloatArray]
 
 
 def sum_operator(
@@ -22,11 +26,20 @@ def mean_operator(adjacency: Adjacency, values: FloatArray | None = None) -> Lin
 
 
 def gcn_operator(
-    adjacency: Adjacency, values: FloatArray | None = None, *, self_loops: bool = True, loop_weight: float = 1.0
+    adjacency: Adjacency,
+    values: FloatArray | None = None,
+    *,
+    self_loops: bool = True,
+    loop_weight: float = 1.0,
+    complete: Complete | None = None,
 ) -> LinearOperator:
     """Returns D^-1/2 (A + loops) D^-1/2 of Kipf and Welling (arXiv 1609.02907), D being weighted in-degrees.
 
     As in PyG, a node that has a loop keeps its weight, one that has none gets `loop_weight`.
+
+    Args:
+        complete: gives the scales of all columns when told those of the rows, where there are more columns than rows:
+            the degree of a source is known to the rank that has all edges into it.
     """
     weights = np.ones(adjacency.num_edges) if values is None else values.astype(np.float64)
     rows = adjacency.row_of_edge
@@ -46,7 +59,7 @@ def gcn_operator(
         adjacency,
         values,
         row_scale=scale,
-        column_scale=scale,
+        column_scale=scale if complete is None else complete(scale),
         diagonal=loops * scale**2 if self_loops else None,
         skip_loops=self_loops,
     )

@@ -88,7 +88,7 @@ class NeighbourSampler:
     def _gather(
         self, nodes: NDArray[np.int64], edges: NDArray[np.int64], adjacency: Adjacency, num_owned: int
     ) -> Shard:
-        graph, node_ids = self.graph, torch.from_numpy(nodes)
+        graph = self.graph
         owned, nothing = (torch.from_numpy(np.zeros(len(nodes), bool)) for _ in range(2))
         owned[:num_owned] = True
         ends = np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)
@@ -97,7 +97,7 @@ class NeighbourSampler:
             y=_take(graph.y, nodes),
             edge_index=torch.from_numpy(ends),
             adjacency=adjacency,
-            node_ids=node_ids,
+            node_ids=_take(graph.node_ids, nodes),
             num_owned=num_owned,
             train_mask=owned,
             val_mask=nothing,

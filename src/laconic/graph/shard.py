@@ -1,6 +1,6 @@
 """Shard: what one rank trains on. On one machine it is the whole graph; a mini-batch is a shard too."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
@@ -16,15 +16,19 @@ from laconic.graph.graph import Graph
 @final
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Rows of nodes and the edges among them; owned rows are numbered first.
+    """Rows of nodes and the edges that arrive at them.
+
+    Sources of edges are numbered with the rows first; where other ranks own a part of the graph, the halo follows:
+    nodes whose rows have to be fetched from there.
 
     Args:
         x, y, train_mask, val_mask, test_mask: as in Graph, for the rows held here.
         edge_index: source and destination rows of each edge, int64, (2, E).
         adjacency: the same edges in compressed rows; the kernels work on this one.
-        node_ids: number of each row in the whole graph, int64, (N,): random masks are keyed by it.
+        node_ids: id of each row in the whole graph, int64, (N,): random masks are keyed by it.
         num_owned: how many rows this rank (or batch) answers for: the loss is over them.
         edge_weight: weight of each edge, in the order of `edge_index`.
+        halo_ids: id of each halo node, int64; none unless ranks share the graph.
     """
 
     x: Tensor
@@ -37,6 +41,7 @@ class Shard:
     val_mask: Tensor
     test_mask: Tensor
     edge_weight: Tensor | None = None
+    halo_ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     @staticmethod
     def whole(graph: Graph) -> "Shard":
@@ -46,7 +51,7 @@ class Shard:
             y=graph.y,
             edge_index=graph.edge_index,
             adjacency=graph.adjacency,
-            node_ids=torch.arange(graph.num_nodes),
+            node_ids=graph.node_ids,
             num_owned=graph.num_nodes,
             train_mask=graph.train_mask,
             val_mask=graph.val_mask,
@@ -57,6 +62,15 @@ class Shard:
     @property
     def num_rows(self) -> int:
         return self.x.shape[0]
+
+    @property
+    def num_sources(self) -> int:
+        return self.num_rows + len(self.halo_ids)
+
+    @cached_property
+    def source_ids(self) -> Tensor:
+        """Ids of the rows, then of the halo."""
+        return torch.cat([self.node_ids, self.halo_ids]) if len(self.halo_ids) else self.node_ids
 
     @cached_property
     def train_rows(self) -> Tensor:

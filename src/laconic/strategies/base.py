@@ -3,12 +3,13 @@
 A member is a dataclass whose init fields are its settings, so that its spec is a text such as "single". The trainer
 uses it in this order, on every rank:
 
+    shard = strategy.place(graph, communicator)     # what this rank holds of the graph
     strategy.check(model, shard)                    # refuses, before anything is built, what it cannot train
     attachment = strategy.attach(model, shard, seed=0)
     for epoch in ...:
         shard = strategy.start_epoch(epoch)         # the rows to train on: it may change between epochs
-        loss.backward()
-        strategy.combine_gradients(model)           # then p.grad is the same on every rank
+        loss = strategy.share_loss(loss)            # the loss of all ranks
+        loss.backward()                             # then p.grad is its gradient, the same on every rank
 
 What is promised, and tested for every member (tests/contracts/test_strategy_contract.py): predicted traffic equals what
 was counted; an exact strategy gives the gradients of `single`; all ranks end with equal weights; a run that is
@@ -18,15 +19,30 @@ continued from `state()` equals one that never stopped; what cannot be done is r
 from abc import ABC, abstractmethod
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from laconic.attach import Attachment
-from laconic.graph import Shard
-from laconic.records import TrafficRecord
+from laconic.comm.communicator import Communicator
+from laconic.graph import Graph, Shard
+from laconic.records import LedgerRecord
+from laconic.store import Store
 
 
 class Strategy(ABC):
     """How ranks learn one model together."""
+
+    @abstractmethod
+    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
+        """Returns the part of the graph that this rank holds; all ranks call it together."""
+
+    @abstractmethod
+    def with_features(self, x: Tensor) -> Shard:
+        """Returns the shard with other features: prepared ones, before a model is attached."""
+
+    @property
+    @abstractmethod
+    def num_train(self) -> int:
+        """Training nodes of the whole graph, over which the loss is a mean."""
 
     @abstractmethod
     def check(self, model: nn.Module, shard: Shard) -> None:
@@ -41,8 +57,11 @@ class Strategy(ABC):
         """Moves on to `epoch` (the first is 1), to its step number `step`, and returns the shard to train on."""
 
     @abstractmethod
-    def combine_gradients(self, model: nn.Module) -> None:
-        """Makes every `p.grad` the gradient of the global loss, after `backward` and before the optimizer's step."""
+    def share_loss(self, loss: Tensor) -> Tensor:
+        """Returns the sum over ranks of their shares of the loss.
+
+        When `backward` of it returns, every `p.grad` of the model is the gradient of the global loss.
+        """
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -53,5 +72,9 @@ class Strategy(ABC):
         """Takes back what `state` gave."""
 
     @abstractmethod
-    def predict_traffic(self, model: nn.Module, shard: Shard) -> list[TrafficRecord]:
-        """Returns the traffic of one epoch, evaluation included, exactly as the ledger will count it."""
+    def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+        """Returns this rank's traffic exactly as its ledger will count it.
+
+        Rows of epoch 0 are what comes once, rows of epoch 1 what every epoch of one step and one evaluation costs, the
+        adding up of scores excepted.
+        """

@@ -1,13 +1,16 @@
 """The reference: one process that holds the whole graph. Every other strategy is compared with it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
-from laconic.graph import Shard
-from laconic.records import TrafficRecord
+from laconic.comm.communicator import Communicator
+from laconic.errors import ConfigError
+from laconic.graph import Graph, Shard
+from laconic.records import LedgerRecord
+from laconic.store import Store
 from laconic.strategies._checks import check_plain_model
 from laconic.strategies.base import Strategy
 
@@ -17,7 +20,27 @@ from laconic.strategies.base import Strategy
 class Single(Strategy):
     """Trains in one process, exactly. Traffic: none."""
 
+    _shard: Shard | None = field(default=None, init=False, repr=False)
     _attachment: Attachment | None = field(default=None, init=False, repr=False)
+
+    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
+        if communicator.num_ranks > 1:
+            raise ConfigError(
+                f"The strategy single is for one rank, but there are {communicator.num_ranks}. Use compressed_halo, "
+                f"which gives the same result on several."
+            )
+        self._shard = Shard.whole(source if isinstance(source, Graph) else source.to_graph())
+        return self._shard
+
+    def with_features(self, x: Tensor) -> Shard:
+        assert self._shard is not None, "place comes first"
+        self._shard = replace(self._shard, x=x)
+        return self._shard
+
+    @property
+    def num_train(self) -> int:
+        assert self._shard is not None, "place comes first"
+        return len(self._shard.train_rows)
 
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
@@ -31,8 +54,9 @@ class Single(Strategy):
         self._attachment.start_epoch(epoch, step)
         return self._attachment.shard
 
-    def combine_gradients(self, model: nn.Module) -> None:
-        """Does nothing: the gradient of the one rank is the gradient."""
+    def share_loss(self, loss: Tensor) -> Tensor:
+        """Returns the loss: that of the one rank is all there is."""
+        return loss
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -40,5 +64,5 @@ class Single(Strategy):
     def load_state(self, state: dict[str, Any]) -> None:
         """Does nothing: between two epochs there is nothing to remember."""
 
-    def predict_traffic(self, model: nn.Module, shard: Shard) -> list[TrafficRecord]:
+    def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
         return []

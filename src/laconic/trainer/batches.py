@@ -13,6 +13,7 @@ from torch import Tensor
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.graph.sampling import NeighbourSampler, epoch_batches
+from laconic.store import Store
 from laconic.trainer.config import Config
 
 DEFAULT_FANOUT = 10
@@ -26,6 +27,7 @@ class Batch:
     Args:
         shard: the rows and edges the model is called with.
         rows: those of its rows that the loss is over.
+        num_rows: rows that the loss is a mean over, on all ranks together.
         wait_seconds: how long training waited for it.
     """
 
@@ -52,11 +54,16 @@ class Batches(ABC):
 
 @final
 class WholeGraph(Batches):
-    """One step per epoch, over every training row."""
+    """One step per epoch, over every training row.
 
-    def __init__(self, shard: Shard) -> None:
+    Args:
+        shard: the graph, or a rank's share of it.
+        num_train: training rows of all ranks.
+    """
+
+    def __init__(self, shard: Shard, num_train: int) -> None:
         self.num_steps = 1
-        self._batch = Batch(shard, shard.train_rows, len(shard.train_rows))
+        self._batch = Batch(shard, shard.train_rows, num_train)
 
     def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
         yield self._batch
@@ -99,11 +106,16 @@ class MiniBatches(Batches):
             drawn.close()
 
 
-def choose_batches(config: Config, graph: Graph, shard: Shard, *, is_own_model: bool) -> Batches:
+def choose_batches(config: Config, data: Graph | Store, shard: Shard, num_train: int, *, is_own_model: bool) -> Batches:
     """Returns the batches that the configuration asks for."""
     training = config.training
     if not training.batch_size:
-        return WholeGraph(shard)
+        return WholeGraph(shard, num_train)
+    if training.strategy != "single" or not isinstance(data, Graph):
+        raise ConfigError(
+            f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
+            f"graph in each step. Leave it out, or use the strategy single on one rank."
+        )
     fanouts = training.fanouts
     if not fanouts:
         if is_own_model:
@@ -119,7 +131,7 @@ def choose_batches(config: Config, graph: Graph, shard: Shard, *, is_own_model: 
             f"{list(fanouts)}."
         )
     return MiniBatches(
-        graph,
+        data,
         batch_size=training.batch_size,
         fanouts=fanouts,
         seed=training.seed,

@@ -5,15 +5,19 @@ import logging
 import os
 import zlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
+from torch import Tensor
 
+from laconic.comm import Communicator
 from laconic.datasets import GENERATORS, load
-from laconic.graph import Graph
-from laconic.store import looks_like_store, open_store
+from laconic.graph import Graph, Shard
+from laconic.store import Store, looks_like_store, open_store
 
 logger = logging.getLogger(__name__)
+
+Holder = TypeVar("Holder", Graph, Shard)
 
 # Shapes: N nodes, F features
 
@@ -29,6 +33,11 @@ def load_graph(source: str) -> Graph:
     return load(source)
 
 
+def open_data(source: str, num_ranks: int) -> Graph | Store:
+    """Returns what `source` names: a store stays one where ranks read their own chunks of it; else the whole graph."""
+    return open_store(Path(source)) if num_ranks > 1 and looks_like_store(source) else load_graph(source)
+
+
 def absolute_source(source: str) -> str:
     """Returns `source` such that it means the same from any folder: a path that exists is made absolute."""
     name, bracket, options = source.partition("(")
@@ -41,10 +50,18 @@ def absolute_source(source: str) -> str:
     return f"{Path(path).resolve()}{bracket}{options}"
 
 
-def prepare_features(graph: Graph, mode: str) -> tuple[Graph, Literal["row", "none"]]:
-    """Returns the graph with float features, normalised as asked, and what was done; see `data.normalise_features`."""
-    x_NF = graph.x if graph.x.dtype in (torch.float32, torch.float64) else graph.x.float()
-    is_wanted = mode == "row" or (mode == "auto" and has_few_labels(graph) and is_bag_of_words(x_NF))
+def prepare_features(
+    holder: Holder, mode: str, communicator: Communicator | None = None
+) -> tuple[Holder, Literal["row", "none"]]:
+    """Returns the graph or shard with float features, normalised as asked, and what was done.
+
+    See `data.normalise_features`.
+
+    Args:
+        communicator: where `holder` is one rank's share, so that all of them decide alike.
+    """
+    x_NF = holder.x if holder.x.dtype in (torch.float32, torch.float64) else holder.x.float()
+    is_wanted = mode == "row" or (mode == "auto" and _looks_normalisable(x_NF, holder.train_mask, communicator))
     if is_wanted:
         if mode == "auto":
             logger.info(
@@ -54,34 +71,42 @@ def prepare_features(graph: Graph, mode: str) -> tuple[Graph, Literal["row", "no
         # A node without a word keeps its row of zeros.
         sums = x_NF.abs().sum(dim=1, keepdim=True)
         x_NF = x_NF / torch.where(sums == 0, torch.ones_like(sums), sums)
-    graph = graph if x_NF is graph.x else dataclasses.replace(graph, x=x_NF)
-    return graph, "row" if is_wanted else "none"
+    holder = holder if x_NF is holder.x else dataclasses.replace(holder, x=x_NF)
+    return holder, "row" if is_wanted else "none"
 
 
-def has_few_labels(graph: Graph) -> bool:
-    """Whether there are so few training nodes that rows had better be normalised: four features or more for each.
+def _looks_normalisable(x_NF: Tensor, train_mask: Tensor, communicator: Communicator | None) -> bool:
+    """Whether there are few training nodes and the features are bags of words.
 
-    Small inputs learn slowly and are held back by weight decay. Measured (docs/decisions/0006-training-defaults.md):
-    that helps where a model would otherwise learn 100 nodes by heart, and costs up to 14 points where there are many.
+    Few: four features or more for each training node. Small inputs learn slowly and are held back by weight decay.
+    Measured (docs/decisions/0006-training-defaults.md): that helps where a model would otherwise learn 100 nodes by
+    heart, and costs up to 14 points where there are many.
+
+    Bags of words, counted or weighted: none negative, at least half of them 0.
     """
-    return graph.num_features >= 4 * int(graph.train_mask.sum())
+    counts = torch.stack([train_mask.sum(), (x_NF != 0).sum(), (x_NF < 0).sum(), torch.tensor(x_NF.numel())])
+    if communicator is not None:
+        counts = communicator.all_reduce(counts)
+    num_train, num_nonzero, num_negative, num_all = counts.tolist()
+    has_few_labels = x_NF.shape[1] >= 4 * num_train
+    return bool(has_few_labels and num_negative == 0 and 2 * num_nonzero <= num_all)
 
 
-def is_bag_of_words(x_NF: torch.Tensor) -> bool:
-    """Whether features look like word counts or word weights: none negative, at least half of them 0."""
-    return float(x_NF.min()) >= 0 and 2 * int(torch.count_nonzero(x_NF)) <= x_NF.numel()
-
-
-def describe_graph(graph: Graph) -> dict[str, Any]:
+def describe_data(data: Graph | Store) -> dict[str, Any]:
     """Returns what a continued run compares, to notice that the data is not the same any more."""
+    about = data if isinstance(data, Graph) else data.manifest
+    return {
+        "num_nodes": about.num_nodes,
+        "num_edges": about.num_edges,
+        "num_features": about.num_features,
+        "num_classes": about.num_classes,
+        "is_multilabel": about.is_multilabel,
+        "checksum": _checksum(data) if isinstance(data, Graph) else data.manifest.fingerprint,
+    }
+
+
+def _checksum(graph: Graph) -> int:
     checksum = 0
     for tensor in (graph.edge_index, graph.y, graph.train_mask, graph.val_mask, graph.test_mask):
         checksum = zlib.crc32(tensor.contiguous().numpy().data, checksum)
-    return {
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "num_features": graph.num_features,
-        "num_classes": graph.num_classes,
-        "is_multilabel": graph.is_multilabel,
-        "checksum": checksum,
-    }
+    return checksum

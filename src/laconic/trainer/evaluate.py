@@ -10,29 +10,31 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.functional.classification import (
     binary_auroc,
-    multiclass_accuracy,
-    multiclass_f1_score,
-    multilabel_accuracy,
-    multilabel_f1_score,
+    multiclass_stat_scores,
+    multilabel_stat_scores,
 )
 
+from laconic.attach.forward import run_model
+from laconic.comm import Communicator, Ledger, LocalTransport
+from laconic.comm.gather import gather_rows
 from laconic.errors import ConfigError, DivergedError
 from laconic.graph import Shard
-from laconic.trainer.forward import run_model
 
 # Shapes: N nodes, R rows of one split, C classes or labels
 
 
 @final
 class Evaluation:
-    """Scores a model on the three splits of one whole-graph shard.
+    """Scores a model on the three splits of the whole graph.
 
     Args:
         metric: "auto", "accuracy", "micro_f1" or "roc_auc"; higher is better for each.
-        shard: the whole graph.
+        shard: the whole graph, or one rank's share of it.
+        communicator: where ranks share it: all of them call together, and get the same scores.
     """
 
-    def __init__(self, metric: str, shard: Shard) -> None:
+    def __init__(self, metric: str, shard: Shard, communicator: Communicator | None = None) -> None:
+        self._communicator = communicator or Communicator(LocalTransport(), Ledger(0))
         self.is_multilabel = shard.y.dim() == 2
         self.metric = ("micro_f1" if self.is_multilabel else "accuracy") if metric == "auto" else metric
         self._score = _SCORES[self.metric]
@@ -45,18 +47,23 @@ class Evaluation:
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """Returns the score of each split, from 0 to 1."""
         logits_NC = whole_graph_logits(model, self._shard)
-        if not bool(torch.isfinite(logits_NC).all()):
-            raise DivergedError("The model's outputs became infinite or NaN.")
         scores = {}
-        for split, rows in self._rows.items():
-            score = float(self._score(logits_NC[rows], self._shard.y[rows]))
-            # float32 holds no more than this; 0.815 reads better than 0.8149999976158142.
-            scores[split] = round(score, 7)
+        with self._communicator.ledger.phase("evaluation"):
+            self._check_finite(logits_NC)
+            for split, rows in self._rows.items():
+                score = float(self._score(logits_NC[rows], self._shard.y[rows], self._communicator))
+                # float32 holds no more than this; 0.815 reads better than 0.8149999976158142.
+                scores[split] = round(score, 7)
         return scores
+
+    def _check_finite(self, logits_NC: Tensor) -> None:
+        is_bad = torch.tensor([int(not bool(torch.isfinite(logits_NC).all()))])
+        if int(self._communicator.all_reduce(is_bad, op="max")):
+            raise DivergedError("The model's outputs became infinite or NaN.")
 
     def _check_both_kinds(self) -> None:
         for split, rows in self._rows.items():
-            y = self._shard.y[rows]
+            y = gather_rows(self._communicator, self._shard.y[rows])
             if y.dim() == 1 and len(torch.unique(y)) < 2:
                 raise ConfigError(
                     f"roc_auc compares nodes of a class with the others, but the {split} nodes are all of class "
@@ -86,24 +93,37 @@ def probabilities(logits_RC: Tensor, *, is_multilabel: bool) -> Tensor:
     return wide.sigmoid() if is_multilabel else wide.softmax(dim=1)
 
 
-def _accuracy(logits_RC: Tensor, y: Tensor) -> Tensor:
-    is_multilabel = y.dim() == 2
-    guess, num_classes = predicted(logits_RC, is_multilabel=is_multilabel), logits_RC.shape[1]
-    if is_multilabel:
-        return multilabel_accuracy(guess, y.long(), num_classes, average="micro", validate_args=False)
-    return multiclass_accuracy(guess, y, num_classes, average="micro", validate_args=False)
+def _accuracy(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tensor:
+    true_positives, false_positives, true_negatives, false_negatives = _counts(logits_RC, y, communicator)
+    if y.dim() == 1:
+        # One guess per node: it is right, or a false positive of one class and a false negative of another.
+        return torch.div(true_positives, true_positives + false_negatives)
+    right = true_positives + true_negatives
+    return torch.div(right, right + false_positives + false_negatives)
 
 
-def _micro_f1(logits_RC: Tensor, y: Tensor) -> Tensor:
-    is_multilabel = y.dim() == 2
-    guess, num_classes = predicted(logits_RC, is_multilabel=is_multilabel), logits_RC.shape[1]
-    if is_multilabel:
-        return multilabel_f1_score(guess, y.long(), num_classes, average="micro", validate_args=False)
-    return multiclass_f1_score(guess, y, num_classes, average="micro", validate_args=False)
+def _micro_f1(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tensor:
+    true_positives, false_positives, _, false_negatives = _counts(logits_RC, y, communicator)
+    denominator = 2 * true_positives + false_positives + false_negatives
+    return 2 * true_positives / denominator if denominator > 0 else torch.tensor(0.0)
 
 
-def _roc_auc(logits_RC: Tensor, y: Tensor) -> Tensor:
+def _counts(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tensor:
+    """Returns true and false positives, true and false negatives, summed over classes and ranks."""
+    guess, num_classes = predicted(logits_RC, is_multilabel=y.dim() == 2), logits_RC.shape[1]
+    if not len(y):
+        counts = torch.zeros(5, dtype=torch.int64)
+    elif y.dim() == 2:
+        counts = multilabel_stat_scores(guess, y.long(), num_classes, average="micro", validate_args=False)
+    else:
+        counts = multiclass_stat_scores(guess, y, num_classes, average="micro", validate_args=False)
+    return communicator.all_reduce(counts.long())[:4].double()
+
+
+def _roc_auc(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tensor:
     """Mean over classes (each against the rest) or labels; those that all rows have, or none, say nothing."""
+    # Ranks of numbers need all numbers: there is no way to add up parts.
+    logits_RC, y = gather_rows(communicator, logits_RC), gather_rows(communicator, y)
     is_multilabel, num_classes = y.dim() == 2, logits_RC.shape[1]
     chance_RC = probabilities(logits_RC, is_multilabel=is_multilabel)
     truth_RC = y.long() if is_multilabel else torch.nn.functional.one_hot(y, num_classes)
@@ -115,7 +135,7 @@ def _roc_auc(logits_RC: Tensor, y: Tensor) -> Tensor:
     return torch.stack(areas).mean()
 
 
-_SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_SCORES: dict[str, Callable[[Tensor, Tensor, Communicator], Tensor]] = {
     "accuracy": _accuracy,
     "micro_f1": _micro_f1,
     "roc_auc": _roc_auc,

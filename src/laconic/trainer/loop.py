@@ -9,9 +9,9 @@ from typing import Literal, NoReturn
 
 import torch
 
+from laconic.attach.forward import run_model
 from laconic.errors import DivergedError
 from laconic.trainer.batches import Batch
-from laconic.trainer.forward import run_model
 from laconic.trainer.objective import objective
 from laconic.trainer.run import Run
 
@@ -32,7 +32,7 @@ def train(run: Run) -> Ending:
                 return "interrupted"
             close_epoch(run)
             # Asked once: a signal between two questions would end the run without its checkpoint.
-            is_interrupted = run.interrupts.signal is not None
+            is_interrupted = run.is_interrupted()
             if is_interrupted or is_checkpoint_due(run):
                 run.save()
             if is_interrupted and run.state.epoch < config.epochs:
@@ -54,7 +54,7 @@ def train_epoch(run: Run) -> bool:
             now = time.perf_counter()
             state.count_step(loss, num_rows=batch.num_rows, seconds=now - since, wait_seconds=batch.wait_seconds)
             since = now
-            if run.interrupts.signal is not None and state.step < run.members.batches.num_steps:
+            if state.step < run.members.batches.num_steps and run.is_interrupted():
                 return False
     finally:
         batches.close()
@@ -68,10 +68,9 @@ def train_step(run: Run, batch: Batch) -> float:
     # Backward too: a part of the model that is run again there has to see the same edges.
     with nullcontext() if is_whole else attachment.using(batch.shard):
         logits = run_model(run.model, batch.shard)
-        loss = objective(logits[batch.rows], batch.y, batch.num_rows)
+        loss = run.members.strategy.share_loss(objective(logits[batch.rows], batch.y, batch.num_rows))
         run.members.optimizer.zero_grad()
         torch.autograd.backward(loss)
-    run.members.strategy.combine_gradients(run.model)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
     value = loss.item()
     if not abs(value) < float("inf"):
@@ -92,6 +91,7 @@ def close_epoch(run: Run) -> None:
     record = run.state.close_epoch(scores, time.perf_counter() - since)
     if run.state.is_better(record):
         run.keep_as_best(record)
+    run.count_traffic()
     run.outputs.tell(record, run.members.evaluation.metric)
 
 
@@ -113,5 +113,5 @@ def explain_divergence(run: Run, error: DivergedError) -> NoReturn:
     run.save_best()
     raise DivergedError(
         f"{error} This happened in epoch {run.state.epoch + 1}, with lr={run.config.training.lr}. Lower training.lr, "
-        f"or normalise the features. {run.outputs.checkpoints.describe()}"
+        f"or normalise the features. {run.outputs.describe()}"
     ) from error

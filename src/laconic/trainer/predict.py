@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from laconic.atomic import find_obstacle, write_file
+from laconic.comm import Communicator
+from laconic.comm.gather import gather_rows
 from laconic.errors import ConfigError, DataError
-from laconic.graph import Graph, Shard
+from laconic.graph import Graph
 from laconic.models import build_model
+from laconic.store import Manifest
 from laconic.strategies import parse_strategy
 from laconic.trainer.checkpoint import Checkpoints, Which
-from laconic.trainer.data import load_graph, prepare_features
+from laconic.trainer.data import open_data, prepare_features
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
-from laconic.trainer.start import using_seed, using_threads
+from laconic.trainer.start import together, using_seed, using_threads
 
 # Shapes: N nodes, C classes or labels
 
@@ -58,39 +61,52 @@ def predict(
     which: Which = "best",
     graph: Graph | None = None,
     model: nn.Module | None = None,
+    communicator: Communicator | None = None,
 ) -> Predictions:
     """Returns the predictions of the run in folder `path`, exact on the whole graph.
+
+    Where ranks share the work, rank 0 has the predictions, by node id, and the others have none.
 
     Args:
         source: another graph than the run's own, with the same features and classes. It has labels and masks as for
             training, which are not looked at.
         which: the checkpoint: "best" or "last".
-        graph, model: as in `start`, for a run of a library user.
+        graph, model, communicator: as in `start`.
     """
-    config = RunFolder.open(path).config()
-    checkpoints = Checkpoints(path / "checkpoints")
-    snapshot = checkpoints.load(which)
-    graph = load_graph(source or config.data.source) if graph is None else graph
-    _check_fits(graph, snapshot, path)
-    # As in training, whatever the features of this graph look like.
-    graph, _ = prepare_features(graph, snapshot.notes["inputs"]["normalise_features"])
-    shard = Shard.whole(graph)
-    if model is None:
-        num_classes = snapshot.notes["inputs"]["num_classes"]
-        model = build_model(config.model, num_features=graph.num_features, num_classes=num_classes, seed=0)
-    load_model(model, snapshot, checkpoints.folder / snapshot.name)
-    strategy = parse_strategy(config.training.strategy)
-    strategy.check(model, shard)
-    with using_threads(config.run.threads), using_seed(config.training.seed):
-        attachment = strategy.attach(model, shard, seed=config.training.seed)
-        try:
-            logits_NC = whole_graph_logits(model, shard)
-        finally:
-            attachment.detach()
+    with together(communicator) as communicator:
+        config = RunFolder.open(path).config()
+        checkpoints = Checkpoints(path / "checkpoints")
+        snapshot = checkpoints.load(which)
+        data = open_data(source or config.data.source, communicator.num_ranks) if graph is None else graph
+        about = data if isinstance(data, Graph) else data.manifest
+        _check_fits(about, snapshot, path)
+        # The exact ones, whatever the model was trained with.
+        strategy = parse_strategy("single" if communicator.num_ranks == 1 else "compressed_halo")
+        shard = strategy.place(data, communicator)
+        # As in training, whatever the features of this graph look like.
+        shard = strategy.with_features(prepare_features(shard, snapshot.notes["inputs"]["normalise_features"])[0].x)
+        if model is None:
+            num_classes = snapshot.notes["inputs"]["num_classes"]
+            model = build_model(config.model, num_features=about.num_features, num_classes=num_classes, seed=0)
+        load_model(model, snapshot, checkpoints.folder / snapshot.name)
+        strategy.check(model, shard)
+        with using_threads(config.run.threads), using_seed(config.training.seed):
+            attachment = strategy.attach(model, shard, seed=config.training.seed)
+            try:
+                logits_NC = whole_graph_logits(model, shard)
+            finally:
+                attachment.detach()
+        with communicator.ledger.phase("evaluation"):
+            logits_NC = gather_rows(communicator, logits_NC, root=0)
+            node_ids = gather_rows(communicator, shard.node_ids, root=0)
+    if communicator.num_ranks > 1:
+        # Ranks hold the nodes in an order of their own.
+        order = node_ids.argsort()
+        node_ids, logits_NC = node_ids[order], logits_NC[order]
     return Predictions(
-        node_ids=graph.node_ids.numpy(),
-        classes=predicted(logits_NC, is_multilabel=graph.is_multilabel).numpy(),
-        probabilities=probabilities(logits_NC, is_multilabel=graph.is_multilabel).float().numpy(),
+        node_ids=node_ids.numpy(),
+        classes=predicted(logits_NC, is_multilabel=about.is_multilabel).numpy(),
+        probabilities=probabilities(logits_NC, is_multilabel=about.is_multilabel).float().numpy(),
         epoch=snapshot.epoch,
     )
 
@@ -151,7 +167,7 @@ def _write_csv(predictions: Predictions, path: Path) -> None:
         writer.writerows([node, number, f"{probability:.6f}"] for node, number, probability in rows)
 
 
-def _check_fits(graph: Graph, snapshot: Snapshot, path: Path) -> None:
+def _check_fits(graph: Graph | Manifest, snapshot: Snapshot, path: Path) -> None:
     inputs = snapshot.notes.get("inputs", {})
     for what, got in (("num_features", graph.num_features), ("is_multilabel", graph.is_multilabel)):
         if inputs.get(what) != got:

@@ -1,39 +1,21 @@
 """Run: a run under way, how it is saved, and how it is taken up again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import nn
 
+from laconic.comm.gather import gather_texts
 from laconic.errors import CheckpointError
-from laconic.records import EpochRecord, RecordFile
-from laconic.trainer.board import Board
-from laconic.trainer.checkpoint import Checkpoints
+from laconic.records import EpochRecord, LedgerRecord, format_record, parse_record
 from laconic.trainer.config import Config
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.members import Members
-from laconic.trainer.progress import Display
+from laconic.trainer.outputs import Outputs
 from laconic.trainer.snapshot import Snapshot, copy_model, copy_optimizer, load_model, load_optimizer
 from laconic.trainer.state import TrainingState
-
-
-@final
-@dataclass(frozen=True)
-class Outputs:
-    """Where a run leaves what it has to tell."""
-
-    checkpoints: Checkpoints
-    metrics: RecordFile
-    board: Board
-    display: Display
-
-    def tell(self, record: EpochRecord, metric: str) -> None:
-        """Hands the row of an epoch to everyone who keeps or shows it."""
-        self.metrics.append(record)
-        self.board.add(record, metric)
-        self.display.show(record)
 
 
 @final
@@ -48,10 +30,26 @@ class Run:
     state: TrainingState
     unsaved_best: Snapshot | None = None
     """The best model so far, until a checkpoint takes it to the disk."""
+    untold_traffic: list[LedgerRecord] = field(default_factory=list)
+    """This rank's rows of the ledger, until rank 0 writes them down."""
+    signal: int | None = None
+    """Number of the signal that some rank was told to end by."""
 
     @property
     def model(self) -> nn.Module:
         return self.members.attachment.model
+
+    def is_interrupted(self) -> bool:
+        """Whether any rank was told to end; all ranks ask together, so that they end at the same step."""
+        communicator = self.members.communicator
+        with communicator.ledger.phase("records"):
+            number = communicator.all_reduce(torch.tensor([self.interrupts.signal or 0]), op="max")
+        self.signal = int(number) or None
+        return self.signal is not None
+
+    def count_traffic(self) -> None:
+        """Closes the ledger's account of the epoch that has ended."""
+        self.untold_traffic += self.members.communicator.ledger.take(self.state.epoch)
 
     def keep_as_best(self, record: EpochRecord) -> None:
         """Remembers the model as it is now as the best one."""
@@ -74,15 +72,22 @@ class Run:
                 "strategy": self.members.strategy.state(),
             },
         )
-        # The rows first: a checkpoint may count on the epochs before it being recorded.
-        self.outputs.metrics.sync()
-        self.outputs.checkpoints.save(last=last, best=self.unsaved_best)
+        self._tell_traffic()
+        self.outputs.save(last=last, best=self.unsaved_best)
         self.unsaved_best = None
+
+    def _tell_traffic(self) -> None:
+        communicator = self.members.communicator
+        with communicator.ledger.phase("records"):
+            texts = gather_texts(communicator, "\n".join(map(format_record, self.untold_traffic)))
+        records = [parse_record(line) for text in texts for line in text.splitlines()]
+        self.outputs.tell_traffic([record for record in records if isinstance(record, LedgerRecord)])
+        self.untold_traffic = []
 
     def save_best(self) -> None:
         """Writes the best model if the disk does not have it yet, and leaves the last checkpoint as it is."""
         if self.unsaved_best is not None:
-            self.outputs.checkpoints.save(last=None, best=self.unsaved_best)
+            self.outputs.save(last=None, best=self.unsaved_best)
             self.unsaved_best = None
 
 

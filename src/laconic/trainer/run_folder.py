@@ -3,6 +3,7 @@
 config.json         every setting, resolved; `--config runs/x/config.json` starts an equal run
 environment.json    one entry per start: versions, threads, platform, arguments
 metrics.jsonl       one row per epoch (records.py)
+ledger.jsonl        what each rank sent and received, per epoch, where there are several (records.py)
 checkpoints/        the last and the best (checkpoint.py)
 tensorboard/        events
 summary.json        what was learned, written when the run ends
@@ -40,6 +41,7 @@ class RunFolder:
         self.config_path = path / "config.json"
         self.environment_path = path / "environment.json"
         self.metrics_path = path / "metrics.jsonl"
+        self.ledger_path = path / "ledger.jsonl"
         self.checkpoints_path = path / "checkpoints"
         self.tensorboard_path = path / "tensorboard"
         self.summary_path = path / "summary.json"

@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from laconic import __version__
 from laconic.atomic import write_json
+from laconic.comm import Communicator
 from laconic.errors import CheckpointError, ConfigError
 from laconic.graph import Graph
+from laconic.launch.agreement import check_agreement
+from laconic.launch.join import join_ranks
 from laconic.models import ModelSpec
-from laconic.records import RecordFile, keep_epochs
-from laconic.trainer.board import Board
+from laconic.records import EpochRecord, LedgerRecord, keep_epochs
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import Layer, as_layer, differences, resolve
@@ -29,8 +32,9 @@ from laconic.trainer.data import absolute_source
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.loop import train
 from laconic.trainer.members import Members, prepared_members
+from laconic.trainer.outputs import FolderOutputs, NoOutputs, Outputs
 from laconic.trainer.progress import Display, Silent
-from laconic.trainer.run import Outputs, Run, restore
+from laconic.trainer.run import Run, restore
 from laconic.trainer.run_folder import RunFolder, check_target
 from laconic.trainer.snapshot import Snapshot
 from laconic.trainer.state import TrainingState
@@ -44,7 +48,12 @@ _NOTICE = "Compiling the kernels before the first step. This is done once; they 
 
 
 def start(
-    config: Config, *, graph: Graph | None = None, model: nn.Module | None = None, display: Display | None = None
+    config: Config,
+    *,
+    graph: Graph | None = None,
+    model: nn.Module | None = None,
+    display: Display | None = None,
+    communicator: Communicator | None = None,
 ) -> Summary:
     """Carries out a new run and returns what it learned.
 
@@ -54,15 +63,21 @@ def start(
         model: any PyG model, used instead of `config.model`; it is trained in place and ends with the last weights.
             Its first weights are its own; what it draws from torch's generator in training, `training.seed` decides.
         display: who shows how it goes on; nobody by default.
+        communicator: how ranks talk; by default those that torchrun or SLURM started come together, and one alone is
+            one rank.
     """
-    check_target(config)
-    config = _with_absolute_source(config)
-    with using_threads(config.run.threads), prepared_members(config, graph, model) as members:
-        if model is None:
-            _compile_kernels(config.model)
-        folder = RunFolder.create(config, members.graph.name)
-        with using_seed(config.training.seed):
-            return _carry_out(config, folder, members, TrainingState(), display or Silent())
+    with together(communicator) as communicator:
+        if communicator.rank == 0:
+            check_target(config)
+        config = _with_absolute_source(config)
+        _check_same(config, communicator)
+        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator) as members:
+            check_agreement(communicator, {f"data.{key}": str(value) for key, value in members.inputs.items()})
+            if model is None:
+                _compile_kernels(config.model)
+            folder = RunFolder.create(config, members.data.name) if communicator.rank == 0 else None
+            with using_seed(config.training.seed):
+                return _carry_out(config, folder, members, TrainingState(), display or Silent())
 
 
 def resume(
@@ -72,32 +87,61 @@ def resume(
     graph: Graph | None = None,
     model: nn.Module | None = None,
     display: Display | None = None,
+    communicator: Communicator | None = None,
 ) -> Summary:
     """Continues a run from its last checkpoint, as if it had never stopped.
 
     Args:
-        path: the run folder.
+        path: the run folder; every rank reads it.
         layers: settings given anew; only `training.epochs` and the `run` section may differ from the run's own.
-        graph, model, display: as in `start`.
+        graph, model, display, communicator: as in `start`.
     """
-    folder = RunFolder.open(path)
-    folder.check_is_writable()
-    config = _continued_config(folder, layers)
-    checkpoints = Checkpoints(folder.checkpoints_path)
-    snapshot = checkpoints.load("last")
-    if config.training.epochs < snapshot.epoch + bool(snapshot.step):
-        raise ConfigError(
-            f"{path} has already been trained for {snapshot.epoch} epochs; training.epochs is {config.training.epochs}."
-        )
-    with using_threads(config.run.threads), prepared_members(config, graph, model) as members:
-        _check_inputs(path, snapshot, members.inputs)
-        with using_seed(config.training.seed):
-            state = restore(members, snapshot, checkpoints.folder / snapshot.name)
-            if model is None:
-                _compile_kernels(config.model)
-            # Last: a resumption that is refused leaves the run as it was.
-            _take_up(config, folder, snapshot.epoch)
-            return _carry_out(config, folder, members, state, display or Silent())
+    with together(communicator) as communicator:
+        folder = RunFolder.open(path)
+        if communicator.rank == 0:
+            folder.check_is_writable()
+        config = _continued_config(folder, layers)
+        _check_same(config, communicator)
+        checkpoints = Checkpoints(folder.checkpoints_path)
+        snapshot = checkpoints.load("last")
+        if config.training.epochs < snapshot.epoch + bool(snapshot.step):
+            raise ConfigError(
+                f"{path} has already been trained for {snapshot.epoch} epochs; training.epochs is "
+                f"{config.training.epochs}."
+            )
+        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator) as members:
+            check_agreement(communicator, {"checkpoint": snapshot.name})
+            _check_inputs(path, snapshot, members.inputs)
+            with using_seed(config.training.seed):
+                state = restore(members, snapshot, checkpoints.folder / snapshot.name)
+                if model is None:
+                    _compile_kernels(config.model)
+                # Last: a resumption that is refused leaves the run as it was. All have read before one writes.
+                communicator.barrier()
+                if communicator.rank == 0:
+                    _take_up(config, folder, snapshot.epoch)
+                own = folder if communicator.rank == 0 else None
+                return _carry_out(config, own, members, state, display or Silent())
+
+
+@contextmanager
+def together(communicator: Communicator | None) -> Iterator[Communicator]:
+    """Gives the ranks that belong together; those that were brought together here also part."""
+    if communicator is not None:
+        yield communicator
+        return
+    communicator = join_ranks()
+    with communicator.transport:
+        yield communicator
+
+
+def _check_same(config: Config, communicator: Communicator) -> None:
+    facts = {"laconic": __version__}
+    for section, values in as_layer(config).items():
+        # Where the run folder lies, and on how many threads a rank runs, is each rank's own affair.
+        if section != "run":
+            facts |= {f"{section}.{key}": str(value) for key, value in values.items()}
+    check_agreement(communicator, facts)
 
 
 @contextmanager
@@ -123,28 +167,34 @@ def using_seed(seed: int) -> Iterator[None]:
 
 
 def _take_up(config: Config, folder: RunFolder, epoch: int) -> None:
-    kept = keep_epochs(folder.metrics_path, epoch)
+    kept = keep_epochs(folder.metrics_path, epoch, EpochRecord)
     if len(kept) < epoch:
         logger.warning("%s lacks rows of epochs before %s.", folder.metrics_path, epoch)
+    if folder.ledger_path.exists():
+        keep_epochs(folder.ledger_path, epoch, LedgerRecord)
     _warn_of_threads(folder.note_resumption(config))
 
 
-def _carry_out(config: Config, folder: RunFolder, members: Members, state: TrainingState, display: Display) -> Summary:
-    events = folder.tensorboard_path if config.run.tensorboard else None
-    with (
-        Interrupts() as interrupts,
-        RecordFile(folder.metrics_path) as metrics,
-        Board(events, next_epoch=state.epoch + 1) as board,
-    ):
-        outputs = Outputs(Checkpoints(folder.checkpoints_path), metrics, board, display)
-        run = Run(config, members, outputs, interrupts, state)
-        display.start(done=state.epoch, total=config.training.epochs, metric=members.evaluation.metric)
+def _carry_out(
+    config: Config, folder: RunFolder | None, members: Members, state: TrainingState, display: Display
+) -> Summary:
+    def outputs() -> Outputs:
+        if folder is None:
+            return NoOutputs()
+        return FolderOutputs(folder, display, tensorboard=config.run.tensorboard, next_epoch=state.epoch + 1)
+
+    with Interrupts() as interrupts, outputs() as opened:
+        run = Run(config, members, opened, interrupts, state)
+        # What it took to come here belongs to no epoch of its own.
+        run.count_traffic()
+        opened.display.start(done=state.epoch, total=config.training.epochs, metric=members.evaluation.metric)
         try:
             ending = train(run)
         finally:
-            display.stop()
-    summary = summarise(run, folder.path, ending)
-    write_json(folder.summary_path, summary.to_json())
+            opened.display.stop()
+        summary = summarise(run, folder.path if folder is not None else Path(), ending)
+    if folder is not None:
+        write_json(folder.summary_path, summary.to_json())
     return summary
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from laconic.records import EpochRecord, read_records
+from laconic.records import EpochRecord
 from laconic.trainer.loop import Ending
 from laconic.trainer.run import Run
-from laconic.trainer.run_folder import RunFolder
 
 
 @final
@@ -35,23 +34,33 @@ class Summary:
     """Median over the epochs, without their scores."""
     wait_share: float
     """Share of the training time spent waiting for batches."""
+    num_ranks: int = 1
+    """How many ranks trained it."""
+    bytes_per_epoch: int = 0
+    """Payload that all ranks together received in the last epoch, its evaluation included."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"folder": str(self.folder)}
 
 
 def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
-    """Returns the summary of a run whose rows lie in `folder`."""
-    records = read_records(RunFolder(folder).metrics_path, EpochRecord)
+    """Returns the summary of a run that has ended; `folder` is rank 0's."""
+    records = run.outputs.epochs()
     seconds = sum(record.seconds for record in records)
     return Summary(
         folder=folder,
         ending=ending,
-        signal=run.interrupts.signal if ending == "interrupted" else None,
+        signal=run.signal if ending == "interrupted" else None,
         metric=run.members.evaluation.metric,
         num_epochs=len(records),
         best=run.state.best,
         num_parameters=sum(p.numel() for p in run.model.parameters() if p.requires_grad),
         seconds_per_epoch=statistics.median(record.seconds for record in records) if records else 0.0,
         wait_share=sum(record.wait_seconds for record in records) / seconds if seconds else 0.0,
+        num_ranks=run.members.communicator.num_ranks,
+        bytes_per_epoch=sum(
+            row.num_bytes
+            for row in run.outputs.traffic()
+            if row.epoch == run.state.epoch and row.direction == "received" and row.phase not in ("setup", "records")
+        ),
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from laconic.attach.forward import run_model
 from laconic.datasets import load
 from laconic.graph import Shard
 from laconic.graph.operators.dropout import drop_edges
@@ -21,7 +22,6 @@ from laconic.models import MODELS, ModelSpec, build_model, parse_model
 from laconic.partitioners import PARTITIONERS
 from laconic.store import REORDERS, check_reorder, write_store
 from laconic.strategies.single import Single
-from laconic.trainer.forward import run_model
 from laconic.trainer.objective import objective
 
 _TINY = "sbm(nodes=24, classes=2, features=4, degree=4.0)"

@@ -10,7 +10,7 @@ from torch import nn
 from torch_geometric.nn import GINConv, SAGEConv, SGConv
 
 from laconic.attach import LocalAggregator, attach
-from laconic.attach import aggregator as aggregator_module
+from laconic.attach import remembered as remembered_module
 from laconic.attach.aggregator import Linear
 from laconic.graph import Shard
 
@@ -58,7 +58,7 @@ def test_what_no_longer_holds_is_not_kept(make_graph):
 
 
 def test_powers_are_kept_up_to_the_limit_and_right_beyond_it(small_graph, monkeypatch):
-    monkeypatch.setattr(aggregator_module, "REMEMBERED_BYTES_LIMIT", 2 * small_graph.x.nbytes)
+    monkeypatch.setattr(remembered_module, "REMEMBERED_BYTES_LIMIT", 2 * small_graph.x.nbytes)
     aggregator = LocalAggregator(Shard.whole(small_graph), remember_inputs=True)
     reference = LocalAggregator(Shard.whole(small_graph), remember_inputs=False)
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_powers_are_kept_up_to_the_limit_and_right_beyond_it(small_graph, monkey
 
 
 def test_features_beyond_the_limit_are_not_kept(small_graph, monkeypatch):
-    monkeypatch.setattr(aggregator_module, "REMEMBERED_BYTES_LIMIT", small_graph.x.nbytes - 1)
+    monkeypatch.setattr(remembered_module, "REMEMBERED_BYTES_LIMIT", small_graph.x.nbytes - 1)
     aggregator = LocalAggregator(Shard.whole(small_graph), remember_inputs=True)
     assert not aggregator.is_remembered(small_graph.x)
     first, second = (aggregator.linear(Linear("sum"), small_graph.x) for _ in range(2))

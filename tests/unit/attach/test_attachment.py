@@ -20,6 +20,7 @@ class CountingAggregator(aggregator_module.Aggregator):
     """Counts the calls that reach the kernels and passes them on."""
 
     def __init__(self, shard):
+        super().__init__(shard)
         self.inner = aggregator_module.LocalAggregator(shard, remember_inputs=True)
         self.calls = 0
 

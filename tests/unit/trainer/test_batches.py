@@ -19,7 +19,7 @@ def batches(small_graph):
 
 def test_the_whole_graph_is_one_step_over_all_training_rows(small_graph):
     shard = Shard.whole(small_graph)
-    whole = WholeGraph(shard)
+    whole = WholeGraph(shard, len(shard.train_rows))
     (batch,) = whole.of_epoch(1)
     assert whole.num_steps == 1
     assert batch.shard is shard

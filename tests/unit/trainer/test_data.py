@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.errors import StoreError
+from laconic.graph import Shard
 from laconic.store import write_store
-from laconic.trainer.data import absolute_source, describe_graph, is_bag_of_words, load_graph, prepare_features
+from laconic.trainer.data import absolute_source, describe_data, load_graph, prepare_features
 
 
 @pytest.fixture
@@ -56,22 +58,37 @@ def test_double_precision_features_stay(make_graph):
     assert prepare_features(graph, "none")[0] is graph
 
 
-def test_a_single_negative_value_makes_it_no_bag_of_words():
-    x = torch.zeros(4, 4)
-    x[0, 0] = 1
-    assert is_bag_of_words(x)
+def test_a_single_negative_value_makes_it_no_bag_of_words(words):
+    x = words.x.clone()
     x[1, 1] = -1
-    assert not is_bag_of_words(x)
+    assert prepare_features(dataclasses.replace(words, x=x), "auto")[1] == "none"
+
+
+def test_ranks_decide_alike_by_the_features_of_all(words):
+    x = words.x.clone()
+    x[59, 0] = -1
+
+    def run(features):
+        def prepare(transport):
+            rows = slice(0, 20) if transport.rank == 0 else slice(20, 60)
+            whole = Shard.whole(dataclasses.replace(words, x=features))
+            shard = dataclasses.replace(whole, x=whole.x[rows], train_mask=whole.train_mask[rows])
+            return prepare_features(shard, "auto", Communicator(transport, Ledger(transport.rank)))[1]
+
+        return run_ranks(2, prepare)
+
+    assert run(words.x) == ["row", "row"]
+    assert run(x) == ["none", "none"]
 
 
 def test_the_description_of_a_graph_notices_what_a_run_depends_on(small_graph):
-    before = describe_graph(small_graph)
+    before = describe_data(small_graph)
     flipped = dataclasses.replace(small_graph, edge_index=small_graph.edge_index.flip(1))
     relabelled = dataclasses.replace(small_graph, y=small_graph.y.flip(0))
     swapped = dataclasses.replace(small_graph, val_mask=small_graph.test_mask, test_mask=small_graph.val_mask)
-    assert describe_graph(dataclasses.replace(small_graph)) == before
+    assert describe_data(dataclasses.replace(small_graph)) == before
     for other in (flipped, relabelled, swapped):
-        assert describe_graph(other) != before
+        assert describe_data(other) != before
 
 
 def test_a_path_that_exists_is_made_absolute_and_a_name_stays(tmp_path, monkeypatch):

@@ -22,21 +22,41 @@ def _refuse(conv: Any) -> str | None:
 
 
 def _forward_gat(conv: GATConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
-    rows = conv.lin(x).view(-1, conv.heads, conv.out_channels)
-    if is_plain(conv.lin) and conv.lin.bias is None:
-        # (x W) . att = x (W att): two thin columns per head instead of two more passes over all rows.
-        weight = conv.lin.weight.view(conv.heads, conv.out_channels, -1)
-        folded = torch.cat([(weight * att.view(conv.heads, -1, 1)).sum(1) for att in (conv.att_src, conv.att_dst)])
-        from_source, from_destination = F.linear(x, folded).tensor_split(2, dim=1)
+    aggregator, width = scope.aggregator, conv.heads * conv.out_channels
+    foldable = is_plain(conv.lin) and conv.lin.bias is None
+    # (x W) . att = x (W att): two thin columns per head instead of two more passes over all rows.
+    if foldable and aggregator.gathers_first(x, width):
+        sources = aggregator.sources(x)
+        rows = conv.lin(sources).view(-1, conv.heads, conv.out_channels)
+        folded = torch.cat([_fold(conv, conv.att_src), _fold(conv, conv.att_dst)])
+        from_source, from_destination = F.linear(sources, folded).tensor_split(2, dim=1)
+        from_destination = from_destination[: len(x)]
     else:
-        from_source, from_destination = ((rows * att).sum(dim=-1) for att in (conv.att_src, conv.att_dst))
-    return _finish(conv, x, scope.aggregator.gat(rows, from_source, from_destination, _settings(conv, scope)))
+        own = conv.lin(x)
+        rows = aggregator.sources(own).view(-1, conv.heads, conv.out_channels)
+        from_source = (rows * conv.att_src).sum(dim=-1)
+        from_destination = (own.view(-1, conv.heads, conv.out_channels) * conv.att_dst).sum(dim=-1)
+    return _finish(conv, x, aggregator.gat(rows, from_source, from_destination, _settings(conv, scope)))
+
+
+def _fold(conv: GATConv, att: Tensor) -> Tensor:
+    """Returns the matrix that takes x to (x W) . att, (H, F)."""
+    weight = conv.lin.weight.view(conv.heads, conv.out_channels, -1)
+    folded: Tensor = (weight * att.view(conv.heads, -1, 1)).sum(1)
+    return folded
 
 
 def _forward_gatv2(conv: GATv2Conv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
-    source = conv.lin_l(x).view(-1, conv.heads, conv.out_channels)
-    destination = source if conv.share_weights else conv.lin_r(x).view(-1, conv.heads, conv.out_channels)
-    out = scope.aggregator.gatv2(source, destination, conv.att.squeeze(0), _settings(conv, scope))
+    aggregator, width = scope.aggregator, conv.heads * conv.out_channels
+    if is_plain(conv.lin_l) and aggregator.gathers_first(x, width):
+        flat = conv.lin_l(aggregator.sources(x))
+        own = flat[: len(x)] if conv.share_weights else conv.lin_r(x)
+    else:
+        projected = conv.lin_l(x)
+        flat = aggregator.sources(projected)
+        own = projected if conv.share_weights else conv.lin_r(x)
+    sources, destinations = (rows.view(-1, conv.heads, conv.out_channels) for rows in (flat, own))
+    out = aggregator.gatv2(sources, destinations, conv.att.squeeze(0), _settings(conv, scope))
     return _finish(conv, x, out)
 
 

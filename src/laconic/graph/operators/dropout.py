@@ -31,11 +31,15 @@ def drop_edges(x: Tensor, probability: float, key: np.uint64, sources: Tensor, d
     return _drop(x, probability, key, sources, destinations)
 
 
-def drop_entries(operator: LinearOperator, probability: float, key: np.uint64, node_ids: Tensor) -> LinearOperator:
-    """Returns `operator` with a share of its entries zeroed and the rest scaled up; entries are keyed as edges."""
+def drop_entries(operator: LinearOperator, probability: float, key: np.uint64, source_ids: Tensor) -> LinearOperator:
+    """Returns `operator` with a share of its entries zeroed and the rest scaled up; entries are keyed as edges.
+
+    Args:
+        source_ids: number of each column in the whole graph; the first of them are the rows'.
+    """
     adjacency = operator.adjacency
     sources, destinations = (
-        node_ids[torch.from_numpy(ends.astype(np.int64))] for ends in (adjacency.indices, adjacency.row_of_edge)
+        source_ids[torch.from_numpy(ends.astype(np.int64))] for ends in (adjacency.indices, adjacency.row_of_edge)
     )
 
     def drop(entries: FloatArray, *ends: Tensor) -> FloatArray:
@@ -43,7 +47,8 @@ def drop_entries(operator: LinearOperator, probability: float, key: np.uint64, n
         return dropped
 
     values = np.ones(adjacency.num_edges) if operator.values is None else operator.values
-    diagonal = None if operator.diagonal is None else drop(operator.diagonal, node_ids, node_ids)
+    row_ids = source_ids[: adjacency.num_rows]
+    diagonal = None if operator.diagonal is None else drop(operator.diagonal, row_ids, row_ids)
     return replace(operator, values=drop(values, sources, destinations), diagonal=diagonal)
 
 

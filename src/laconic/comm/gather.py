@@ -1,0 +1,28 @@
+"""Rows of all ranks in one place: for what is written down or compared, never for training."""
+
+import torch
+from torch import Tensor
+
+from laconic.comm.communicator import Communicator
+
+
+def gather_rows(communicator: Communicator, rows: Tensor, *, root: int | None = None) -> Tensor:
+    """Returns the rows of all ranks, in rank order; with `root`, only that rank gets them, and others get none.
+
+    Traffic: an all_gather of the numbers of rows, and the rows themselves.
+    """
+    num_ranks = communicator.num_ranks
+    receivers = range(num_ranks) if root is None else [root]
+    splits = communicator.agree_on_splits([len(rows) if rank in receivers else 0 for rank in range(num_ranks)])
+    return communicator.all_to_all(rows.repeat(len(receivers), *[1] * (rows.dim() - 1)), splits)
+
+
+def gather_texts(communicator: Communicator, text: str, *, root: int = 0) -> list[str]:
+    """Returns the texts of all ranks on rank `root`, and nothing on others."""
+    data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+    gathered = gather_rows(communicator, data, root=root)
+    sizes = communicator.all_gather(torch.tensor([len(data)])).flatten().tolist()
+    if communicator.rank != root:
+        return []
+    pieces = torch.split(gathered, sizes)
+    return [bytes(piece.tolist()).decode() for piece in pieces]

@@ -1,0 +1,191 @@
+"""How processes find each other: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them, and one store.
+
+Rank 0 keeps the store, or the launcher does (torchrun's agent). It listens at MASTER_ADDR only, where that is an
+address of this machine. We knock at the door ourselves before torch does: torch's own client takes more than twice its
+timeout to say that nobody is there, and says it with pages of C++ frames.
+"""
+
+import errno
+import ipaddress
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import final
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from laconic.comm.transport._meeting import name_ranks
+from laconic.errors import CommunicationError, ConfigError
+
+_KNOCK_SECONDS = 0.1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rank this process is, and where all of them meet."""
+
+    rank: int
+    num_ranks: int
+    address: str
+    port: int
+    launcher_keeps_store: bool
+    """Whether the launcher listens there, as torchrun does, and not rank 0."""
+
+    @property
+    def keeps_store(self) -> bool:
+        """Whether the store lives in this process."""
+        return self.rank == 0 and not self.launcher_keeps_store
+
+    @property
+    def keeper(self) -> str:
+        """Who keeps the store, in words."""
+        return "the launcher" if self.launcher_keeps_store else "rank 0"
+
+
+def read_place(environment: Mapping[str, str]) -> Place:
+    """Returns what torchrun's variables say."""
+    num_ranks = _number(environment, "WORLD_SIZE", 1, 1 << 20)
+    return Place(
+        rank=_number(environment, "RANK", 0, num_ranks - 1),
+        num_ranks=num_ranks,
+        address=_text(environment, "MASTER_ADDR"),
+        port=_number(environment, "MASTER_PORT", 1, 65535),
+        launcher_keeps_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is a number, and one that never leaves this machine."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def open_store(place: Place, deadline: float) -> Store:
+    """Returns the store in which ranks leave notes, before `deadline` on the monotonic clock."""
+    listening = _listen(place) if place.keeps_store else None
+    if listening is None:
+        _knock(place, deadline)
+    try:
+        return TCPStore(
+            place.address,
+            place.port,
+            place.num_ranks,
+            listening is not None,
+            timeout=_until(deadline),
+            wait_for_workers=False,
+            master_listen_fd=listening,
+        )
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"{place.address} port {place.port} answers, but not as the store of a training run: {_first_line(error)} "
+            f"Is another program listening there? Choose another MASTER_PORT, the same for all ranks."
+        ) from error
+
+
+def meet(store: Store, place: Place, deadline: float) -> Store:
+    """Returns the part of the store that belongs to this meeting, when all ranks have come to it."""
+    try:
+        # A launcher's store may serve several meetings, one after the other.
+        meeting = store.add(f"laconic/meetings/{place.rank}", 1)
+        if meeting > 1 and not place.launcher_keeps_store:
+            raise CommunicationError(
+                f"Two processes were started as rank {place.rank}. Give each its own RANK, 0 to {place.num_ranks - 1}."
+            )
+        home = PrefixStore(f"laconic/{meeting}", store)
+        home.set(f"here/{place.rank}", str(place.num_ranks))
+        keys = [f"here/{rank}" for rank in range(place.num_ranks)]
+        while not home.check(keys):
+            if time.monotonic() > deadline:
+                missing = [rank for rank, key in enumerate(keys) if not home.check([key])]
+                raise CommunicationError(
+                    f"{name_ranks(missing).capitalize()} of {place.num_ranks} did not come to {place.address} port "
+                    f"{place.port} in time. Look why they did not start, or give a longer timeout."
+                )
+            time.sleep(_KNOCK_SECONDS)
+        counts = [int(home.get(key)) for key in keys]
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"The store at {place.address} port {place.port} was lost while ranks came together: {place.keeper} has "
+            f"ended. Look at its output."
+        ) from error
+    if len(set(counts)) > 1:
+        raise CommunicationError(f"Ranks were started with different WORLD_SIZE, in rank order: {counts}.")
+    return home
+
+
+def join_existing() -> Store:
+    """Returns a part of the store of the process group that exists, for one more meeting of its ranks."""
+    store = dist.distributed_c10d._get_default_store()
+    return PrefixStore(f"laconic/{store.add(f'laconic/meetings/{dist.get_rank()}', 1)}", store)
+
+
+def _listen(place: Place) -> int:
+    """Returns the descriptor of a socket that listens for the other ranks."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)[0]
+        host = str(where[0])
+        # Many machines give their own name a loopback address, under which the others would not find it.
+        everywhere = is_loopback(host) and not is_loopback(place.address)
+        if not everywhere:
+            try:
+                return socket.create_server((host, place.port), family=family).detach()
+            except OSError as error:
+                # An address that another machine, such as a gateway, passes on to this one.
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        return socket.create_server(("", place.port), family=family, dualstack_ipv6=dual).detach()
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened at ({error})"
+        raise CommunicationError(
+            f"Rank 0 should keep the store at {place.address}, but port {place.port} {reason}. Choose another "
+            f"MASTER_PORT, the same for all ranks, or end the process that holds it."
+        ) from error
+
+
+def _knock(place: Place, deadline: float) -> None:
+    """Returns when somebody listens at the place; ranks may start before it does."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            with socket.create_connection((place.address, place.port), timeout=max(left, _KNOCK_SECONDS)):
+                return
+        except OSError as error:
+            if left <= _KNOCK_SECONDS:
+                raise CommunicationError(
+                    f"Nobody answers at {place.address} port {place.port}, where {place.keeper} should be: {error}. "
+                    f"Check that it runs, that MASTER_ADDR and MASTER_PORT are right, and that no firewall is between."
+                ) from error
+        time.sleep(_KNOCK_SECONDS)
+
+
+def _until(deadline: float) -> timedelta:
+    return timedelta(seconds=max(deadline - time.monotonic(), 1.0))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    text = environment.get(name, "").strip()
+    if not text:
+        raise ConfigError(
+            f"The variable {name} is not set. Start the ranks with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+            f"MASTER_PORT for each of them."
+        )
+    return text
+
+
+def _number(environment: Mapping[str, str], name: str, low: int, high: int) -> int:
+    text = _text(environment, name)
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise ConfigError(f"The variable {name} should be a whole number from {low} to {high}, got {text!r}.")
+    return int(text)

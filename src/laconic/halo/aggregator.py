@@ -1,0 +1,111 @@
+"""HaloAggregator: the aggregations of one rank's shard, exact: what other ranks own comes from them."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.attach.aggregator import Aggregator, Linear
+from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.graph.operators.linear import FloatArray, LinearOperator
+from laconic.halo.operator import SplitAdjacency, SplitOperator, split_product
+from laconic.halo.placement import Placement
+from laconic.halo.position import Position
+from laconic.halo.sources import with_halo
+from laconic.halo.total import sum_over_ranks
+
+
+@final
+class HaloAggregator(Aggregator):
+    """Owned rows in, owned rows out; every method is called by all ranks together, in the same order."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(placement.shard)
+        self._placement = placement
+        self._exchange = placement.exchange
+        self._split: SplitAdjacency | None = None
+        self._whole: dict[Linear, LinearOperator] = {}
+        self._operators: dict[Linear, SplitOperator] = {}
+        self._remembered = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
+        self._position = Position("evaluation", -1)
+
+    @property
+    def num_nodes(self) -> int:
+        return self._placement.num_nodes
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    def begin(self, *, is_training: bool) -> None:
+        self._position = Position("forward" if is_training else "evaluation", -1)
+
+    def enter_layer(self, number: int) -> None:
+        self._position = Position(self._position.phase, number)
+
+    def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
+        if not self.is_remembered(x):
+            return split_product(self._operator(aggregation), x, self._position)
+        return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
+
+    def linear_with_edge_dropout(
+        self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
+    ) -> Tensor:
+        operator = self._dropped(aggregation, self._whole_operator(aggregation), probability, keys)
+        return split_product(SplitOperator.of(operator, self._split_adjacency(), self._exchange), x, self._position)
+
+    def is_remembered(self, x: Tensor) -> bool:
+        return self._remembered.covers(x)
+
+    def sources(self, x: Tensor) -> Tensor:
+        if self._keeps_halo_of(x):
+            return self._remembered.recall("sources", x, self._gather_once)
+        return with_halo(self._exchange, x, self._position)
+
+    def gathers_first(self, x: Tensor, width_out: int) -> bool:
+        return self._keeps_halo_of(x) or x.shape[1] <= width_out
+
+    def total(self, x: Tensor) -> Tensor:
+        return sum_over_ranks(self._exchange.communicator, x, self._position)
+
+    def _keeps_halo_of(self, x: Tensor) -> bool:
+        num_rows = self._placement.largest_num_rows + self._placement.largest_num_halo
+        return self.is_remembered(x) and num_rows * x.shape[1] * x.element_size() <= REMEMBERED_BYTES_LIMIT
+
+    def _multiply_once(self, aggregation: Linear, x: Tensor) -> Tensor:
+        operator = self._operator(aggregation)
+        with self._setup():
+            return operator.multiply(x)
+
+    def _gather_once(self, x: Tensor) -> Tensor:
+        with self._setup():
+            return torch.cat([x, self._exchange.start(x).wait()])
+
+    def _setup(self) -> AbstractContextManager[None]:
+        return Position("setup", self._position.layer).booked(self._exchange.communicator.ledger)
+
+    def _operator(self, aggregation: Linear) -> SplitOperator:
+        if aggregation not in self._operators:
+            whole = self._whole_operator(aggregation)
+            self._operators[aggregation] = SplitOperator.of(whole, self._split_adjacency(), self._exchange)
+        return self._operators[aggregation]
+
+    def _whole_operator(self, aggregation: Linear) -> LinearOperator:
+        """Returns the operator on (N x N + H): normalised by the whole graph's degrees."""
+        if aggregation not in self._whole:
+            self._whole[aggregation] = aggregation.on(self._shard, complete=self._with_halo_values)
+        return self._whole[aggregation]
+
+    def _with_halo_values(self, values: FloatArray) -> FloatArray:
+        """Appends the values that other ranks have for the halo rows."""
+        with self._setup():
+            halo = self._exchange.start(torch.from_numpy(values)).wait()
+        return np.concatenate([values, halo.numpy()])
+
+    def _split_adjacency(self) -> SplitAdjacency:
+        if self._split is None:
+            self._split = SplitAdjacency.of(self._shard.adjacency)
+        return self._split

@@ -1,0 +1,139 @@
+"""What an epoch will cost, known before it: the model is run on a handful of rows that talk to nobody.
+
+Every exchange of a step is the same for few rows as for many, but for the number of rows: so the step is rehearsed with
+one row for each rank that there is traffic with, and its all-to-alls are counted again with the real numbers of rows.
+What is remembered from step to step is decided by the real sizes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from laconic.attach import attach, detached_copy
+from laconic.attach.forward import run_model
+from laconic.comm.communicator import Communicator, Splits
+from laconic.comm.exchange import RowExchange
+from laconic.comm.ledger import Ledger
+from laconic.comm.transport import Pending, Reduction, Transport
+from laconic.comm.transport.base import Done
+from laconic.graph import Adjacency, Shard
+from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.gradients import share_loss
+from laconic.halo.placement import Placement
+from laconic.records import LedgerRecord
+
+_NUM_ROWS = 3
+
+
+def rehearse(model: nn.Module, placement: Placement) -> list[LedgerRecord]:
+    """Returns what this rank will send and receive, as its ledger will count it.
+
+    Rows of epoch 0 are what the first step costs once (phase "setup"); rows of epoch 1 are what every epoch with one
+    training step and one evaluation costs, the counting of scores excepted.
+
+    Args:
+        model: attached or not; it is copied and stays as it is.
+    """
+    stage = _stage(placement)
+    actor = detached_copy(model)
+    with torch.random.fork_rng(devices=[]):
+        attach(actor, stage.shard, aggregator=HaloAggregator(stage))
+        ledger = stage.communicator.ledger
+        _act(actor, stage)
+        once = [row for row in ledger.take(0) if row.phase == "setup"]
+        _act(actor, stage)
+        return [_to_scale(row, stage, placement) for row in [*once, *ledger.take(1)]]
+
+
+def _act(actor: nn.Module, stage: Placement) -> None:
+    actor.train()
+    loss = run_model(actor, stage.shard).sum()
+    torch.autograd.backward(share_loss(loss, actor, stage.communicator))
+    actor.zero_grad()
+    actor.eval()
+    with torch.no_grad():
+        run_model(actor, stage.shard)
+
+
+def _stage(placement: Placement) -> Placement:
+    """Returns a placement of a few rows, with one halo row from each rank that has some for us."""
+    shard, real = placement.shard, placement.exchange.splits
+    communicator = placement.communicator
+    send = tuple(int(size > 0) for size in real.send)
+    receive = tuple(int(size > 0) for size in real.receive)
+    num_halo = sum(receive)
+    num_columns = _NUM_ROWS + num_halo
+    sources, rows = np.meshgrid(np.arange(num_columns), np.arange(_NUM_ROWS))
+    adjacency = Adjacency.from_edges(sources.ravel(), rows.ravel(), _NUM_ROWS, num_columns)
+    adjacency = dataclasses.replace(adjacency, edge_order=None)
+    weight = shard.edge_weight
+    silent = Communicator(_Silent(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
+    everyone, nobody = torch.ones(_NUM_ROWS, dtype=torch.bool), torch.zeros(_NUM_ROWS, dtype=torch.bool)
+    stage = Shard(
+        x=torch.ones(_NUM_ROWS, shard.x.shape[1], dtype=shard.x.dtype) * torch.arange(1, _NUM_ROWS + 1)[:, None],
+        y=shard.y.new_zeros(_NUM_ROWS, *shard.y.shape[1:]),
+        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        adjacency=adjacency,
+        node_ids=torch.arange(_NUM_ROWS),
+        num_owned=_NUM_ROWS,
+        train_mask=everyone,
+        val_mask=nobody,
+        test_mask=nobody,
+        edge_weight=None if weight is None else weight.new_ones(adjacency.num_edges),
+        halo_ids=torch.arange(_NUM_ROWS, num_columns),
+    )
+    stage = dataclasses.replace(stage, x=stage.x.to(shard.x.dtype))
+    send_rows = torch.zeros(sum(send), dtype=torch.int64)
+    exchange = RowExchange(silent, send_rows, Splits(send, receive, largest=1), _NUM_ROWS)
+    return dataclasses.replace(placement, shard=stage, exchange=exchange)
+
+
+def _to_scale(row: LedgerRecord, stage: Placement, placement: Placement) -> LedgerRecord:
+    if row.operation != "all_to_all":
+        return row
+    # Forward, rows go the way of the splits, backward the other way; few and real ones alike.
+    is_sent = (row.direction == "sent") != (row.phase == "backward")
+    few, real = stage.exchange.splits, placement.exchange.splits
+    ratio = (sum(real.send), sum(few.send)) if is_sent else (sum(real.receive), sum(few.receive))
+    num_bytes, rest = divmod(row.num_bytes * ratio[0], ratio[1])
+    assert rest == 0, "each rank's part of the rehearsal is one row"
+    return dataclasses.replace(row, num_bytes=num_bytes)
+
+
+@final
+class _Silent(Transport):
+    """A rank among others that say nothing: what should come from them is 0."""
+
+    def __init__(self, rank: int, num_ranks: int) -> None:
+        super().__init__(rank, num_ranks, torch.device("cpu"))
+
+    def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
+        out.zero_()
+        return Done()
+
+    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+        return Done()
+
+    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
+        out.copy_(data.expand_as(out))
+        return Done()
+
+    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
+        out.copy_(torch.split(data, list(sizes))[self.rank])
+        return Done()
+
+    def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
+        return Done()
+
+    def barrier(self) -> None:
+        pass
+
+    def announce_failure(self, error: BaseException) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

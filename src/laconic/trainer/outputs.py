@@ -1,0 +1,133 @@
+"""Outputs: where a run leaves what it has to tell. Rank 0 keeps a folder; the others keep quiet."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self, final
+
+from laconic.records import EpochRecord, LedgerRecord, RecordFile, read_records
+from laconic.trainer.board import Board
+from laconic.trainer.checkpoint import Checkpoints
+from laconic.trainer.progress import Display, Silent
+from laconic.trainer.run_folder import RunFolder
+from laconic.trainer.snapshot import Snapshot
+
+
+class Outputs(ABC):
+    """What a run writes and shows."""
+
+    display: Display
+
+    @abstractmethod
+    def tell(self, record: EpochRecord, metric: str) -> None:
+        """Hands the row of an epoch to everyone who keeps or shows it."""
+
+    @abstractmethod
+    def tell_traffic(self, records: Sequence[LedgerRecord]) -> None:
+        """Keeps rows of the ledger, of all ranks."""
+
+    @abstractmethod
+    def save(self, *, last: Snapshot | None, best: Snapshot | None) -> None:
+        """Writes checkpoints; None leaves that one as it is."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Returns in a sentence which checkpoints there are."""
+
+    @abstractmethod
+    def epochs(self) -> list[EpochRecord]:
+        """Returns the rows of all epochs, those before a resumption included where they are known."""
+
+    @abstractmethod
+    def traffic(self) -> list[LedgerRecord]:
+        """Returns the rows of the ledger that were kept."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes what was opened."""
+
+    @final
+    def __enter__(self) -> Self:
+        return self
+
+    @final
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@final
+class FolderOutputs(Outputs):
+    """A run folder, TensorBoard events, and a display."""
+
+    def __init__(self, folder: RunFolder, display: Display, *, tensorboard: bool, next_epoch: int) -> None:
+        self.display = display
+        self._folder = folder
+        self._checkpoints = Checkpoints(folder.checkpoints_path)
+        self._open = ExitStack()
+        self._metrics = self._open.enter_context(RecordFile(folder.metrics_path))
+        events = folder.tensorboard_path if tensorboard else None
+        self._board = self._open.enter_context(Board(events, next_epoch=next_epoch))
+
+    def tell(self, record: EpochRecord, metric: str) -> None:
+        self._metrics.append(record)
+        self._board.add(record, metric)
+        self.display.show(record)
+
+    def tell_traffic(self, records: Sequence[LedgerRecord]) -> None:
+        # A run on one rank has no traffic, and no file of it.
+        if records:
+            with RecordFile(self._folder.ledger_path) as ledger:
+                for record in records:
+                    ledger.append(record)
+                ledger.sync()
+
+    def save(self, *, last: Snapshot | None, best: Snapshot | None) -> None:
+        # The rows first: a checkpoint may count on the epochs before it being recorded.
+        self._metrics.sync()
+        self._checkpoints.save(last=last, best=best)
+
+    def describe(self) -> str:
+        return self._checkpoints.describe()
+
+    def epochs(self) -> list[EpochRecord]:
+        return read_records(self._folder.metrics_path, EpochRecord)
+
+    def traffic(self) -> list[LedgerRecord]:
+        path = self._folder.ledger_path
+        return read_records(path, LedgerRecord) if path.exists() else []
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@final
+class NoOutputs(Outputs):
+    """What a rank other than 0 leaves: nothing."""
+
+    def __init__(self) -> None:
+        self.display = Silent()
+        self._epochs: list[EpochRecord] = []
+
+    def tell(self, record: EpochRecord, metric: str) -> None:
+        self._epochs.append(record)
+
+    def tell_traffic(self, records: Sequence[LedgerRecord]) -> None:
+        assert not records, "rank 0 keeps them"
+
+    def save(self, *, last: Snapshot | None, best: Snapshot | None) -> None:
+        pass
+
+    def describe(self) -> str:
+        return "Rank 0 keeps the checkpoints."
+
+    def epochs(self) -> list[EpochRecord]:
+        return self._epochs
+
+    def traffic(self) -> list[LedgerRecord]:
+        return []
+
+    def close(self) -> None:
+        pass

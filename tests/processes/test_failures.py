@@ -1,0 +1,202 @@
+"""What ranks that are real processes hear when one of them fails, is killed, hangs or calls something else."""
+
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+from tests.processes.rank_processes import Environment, run_processes
+
+from laconic.comm import Communicator, Ledger, connect
+from laconic.comm.transport.torch import TorchTransport
+from laconic.errors import RankFailedError
+
+# Every wait of these tests would end here at the latest; what is tested is that it ends much sooner.
+LONG = 30.0
+
+
+def sum_once(transport: TorchTransport) -> float:
+    return float(Communicator(transport, Ledger(transport.rank)).all_reduce(torch.ones(3)).sum())
+
+
+def raise_on_rank_1(environment: Environment) -> None:
+    with connect(environment, timeout=LONG) as transport:
+        sum_once(transport)
+        if transport.rank == 1:
+            raise ValueError("the disk is full")
+        sum_once(transport)
+
+
+def test_a_rank_that_raises_is_named_with_its_message():
+    outcomes = run_processes(3, raise_on_rank_1)
+    assert outcomes[1].error == "ValueError: the disk is full"
+    for rank in (0, 2):
+        assert outcomes[rank].error == "RankFailedError: Rank 1 failed: ValueError: the disk is full"
+        assert outcomes[rank].rank == 1
+        assert outcomes[rank].seconds < 8
+
+
+def raise_with_an_operation_under_way(environment: Environment) -> None:
+    """Rank 0 keeps the store, and a started operation keeps gloo busy: neither may hold the others up."""
+    with connect(environment, timeout=LONG) as transport:
+        sum_once(transport)
+        if transport.rank == 0:
+            transport.start_all_reduce(torch.ones(3), "sum")
+            raise ValueError("the disk is full")
+        sum_once(transport)
+        sum_once(transport)
+
+
+def test_rank_0_that_raises_with_an_operation_under_way_is_named_too():
+    outcomes = run_processes(2, raise_with_an_operation_under_way)
+    assert outcomes[0].error == "ValueError: the disk is full"
+    assert outcomes[1].error == "RankFailedError: Rank 0 failed: ValueError: the disk is full"
+    assert max(outcome.seconds for outcome in outcomes) < 8
+
+
+def announce_and_stay(environment: Environment) -> tuple[str, float]:
+    """Rank 1 fails but does not leave, so that no connection breaks."""
+    with connect(environment, timeout=2.4) as transport:
+        sum_once(transport)
+        begin = time.monotonic()
+        try:
+            if transport.rank == 1:
+                transport.announce_failure(ValueError("the disk is full"))
+                time.sleep(1.6)
+            else:
+                sum_once(transport)
+        except RankFailedError as error:
+            return str(error), time.monotonic() - begin
+        return "", 0.0
+
+
+def test_a_rank_that_waits_hears_of_a_failure_before_any_connection_breaks():
+    message, seconds = run_processes(2, announce_and_stay)[0].value
+    assert message == "Rank 1 failed: ValueError: the disk is full"
+    assert seconds < 1.4
+
+
+def kill_rank_1(environment: Environment) -> None:
+    with connect(environment, timeout=2.4) as transport:
+        sum_once(transport)
+        if transport.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sum_once(transport)
+
+
+def test_a_rank_that_is_killed_is_named():
+    outcomes = run_processes(3, kill_rank_1)
+    assert outcomes[1].exit_code == -signal.SIGKILL
+    for rank in (0, 2):
+        assert outcomes[rank].rank == 1
+        assert "RankFailedError: The connection broke at operation 1 (all_reduce, sum, of float32 (3,))" in (
+            outcomes[rank].error
+        )
+        assert "rank 1 left without a message" in outcomes[rank].error
+        assert outcomes[rank].seconds < 10
+
+
+def kill_rank_0(environment: Environment) -> None:
+    with connect(environment, timeout=LONG) as transport:
+        sum_once(transport)
+        if transport.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sum_once(transport)
+
+
+def test_the_rank_that_keeps_the_store_is_named_when_it_is_killed():
+    outcomes = run_processes(2, kill_rank_0)
+    assert outcomes[0].exit_code == -signal.SIGKILL
+    assert outcomes[1].rank == 0
+    assert "rank 0 has ended" in outcomes[1].error
+    assert outcomes[1].seconds < 10
+
+
+def hang_on_rank_2(environment: Environment) -> None:
+    with connect(environment, timeout=1.2) as transport:
+        sum_once(transport)
+        if transport.rank == 2:
+            time.sleep(2.8)
+            return
+        # Rank 1 comes late: it has waited less than the timeout when rank 0 gives up, and is not missing.
+        time.sleep(0.5 * transport.rank)
+        sum_once(transport)
+
+
+def test_a_timeout_names_the_missing_rank_and_only_that():
+    outcomes = run_processes(3, hang_on_rank_2)
+    assert "Timed out after 1.2 s at operation 1 (all_reduce, sum, of float32 (3,))" in outcomes[0].error
+    assert "rank 1" not in outcomes[0].error
+    for rank in (0, 1):
+        assert outcomes[rank].error.startswith("CommunicationError: ")
+        assert "waiting for rank 2 (rank 2 was not heard of)" in outcomes[rank].error
+
+
+def call_different_operations(environment: Environment) -> None:
+    with connect(environment, timeout=1.0) as transport:
+        if transport.rank == 0:
+            transport.start_all_gather(torch.ones(2, 4), torch.ones(4)).wait()
+        transport.start_all_reduce(torch.ones(3), "sum").wait()
+
+
+def test_processes_that_do_not_agree_end_with_who_called_what():
+    for outcome in run_processes(2, call_different_operations):
+        assert "CommunicationError: Ranks disagree at operation 0" in outcome.error
+        assert "rank 0 waits at operation 0, all_gather of float32 (4,)" in outcome.error
+        assert "rank 1 waits at operation 0, all_reduce, sum, of float32 (3,)" in outcome.error
+
+
+def use_a_group_that_exists(environment: Environment) -> tuple[float, float, bool]:
+    os.environ.update(environment)
+    dist.init_process_group("gloo")
+    group = dist.group.WORLD
+    with connect({}, timeout=LONG) as transport:
+        first = sum_once(transport)
+    with connect({}, timeout=LONG) as transport:
+        second = sum_once(transport)
+    still_there = dist.is_initialized() and dist.group.WORLD is group
+    dist.barrier()
+    dist.destroy_process_group()
+    return first, second, still_there
+
+
+def test_a_process_group_that_exists_is_used_and_left_alone():
+    for outcome in run_processes(2, use_a_group_that_exists):
+        assert outcome.value == (6.0, 6.0, True), outcome.error
+
+
+def close_twice(environment: Environment) -> bool:
+    transport = connect(environment, timeout=LONG)
+    sum_once(transport)
+    transport.close()
+    transport.close()
+    return dist.is_initialized()
+
+
+def test_closing_takes_the_group_that_was_made_along():
+    for outcome in run_processes(2, close_twice):
+        assert outcome.value is False, outcome.error
+        assert outcome.exit_code == 0
+
+
+def say_the_wrong_number_of_ranks(environment: Environment) -> None:
+    if environment["RANK"] == "1":
+        environment["WORLD_SIZE"] = "3"
+    connect(environment, timeout=1.5)
+
+
+def test_ranks_that_were_started_with_different_numbers_of_ranks_are_told():
+    outcomes = run_processes(2, say_the_wrong_number_of_ranks)
+    assert "different WORLD_SIZE, in rank order: [2, 3]" in outcomes[0].error
+    assert "CommunicationError" in outcomes[1].error
+
+
+def be_rank_0_or_1(environment: Environment) -> None:
+    environment["RANK"] = str(min(int(environment["RANK"]), 1))
+    connect(environment, timeout=1.5)
+
+
+def test_two_processes_with_the_same_rank_are_told():
+    errors = [outcome.error for outcome in run_processes(3, be_rank_0_or_1)]
+    assert any("Two processes were started as rank 1" in error for error in errors)

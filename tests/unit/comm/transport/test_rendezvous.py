@@ -1,0 +1,68 @@
+import socket
+import time
+
+import pytest
+from tests.processes.rank_processes import environments, free_port
+
+from laconic.comm import connect
+from laconic.comm.transport._rendezvous import Place, open_store, read_place
+from laconic.errors import CommunicationError, ConfigError
+
+GOOD = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_torchruns_variables_say_who_and_where():
+    assert read_place(GOOD) == Place(1, 3, "127.0.0.1", 29500, launcher_keeps_store=False)
+
+
+def test_rank_0_keeps_the_store_unless_the_launcher_does():
+    assert read_place({**GOOD, "RANK": "0"}).keeps_store
+    assert not read_place(GOOD).keeps_store
+    under_torchrun = read_place({**GOOD, "RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    assert not under_torchrun.keeps_store
+    assert under_torchrun.keeper == "the launcher"
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_variable_that_is_missing_is_named(name):
+    with pytest.raises(ConfigError, match=f"{name} is not set.*torchrun"):
+        read_place({key: value for key, value in GOOD.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RANK", "3"), ("RANK", "-1"), ("RANK", "one"), ("WORLD_SIZE", "0"), ("MASTER_PORT", "70000")]
+)
+def test_a_variable_that_cannot_be_is_named(name, value):
+    with pytest.raises(ConfigError, match=f"{name} should be a whole number.*{value}"):
+        read_place({**GOOD, name: value})
+
+
+def test_a_port_in_use_is_said_at_once_with_address_and_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        begin = time.monotonic()
+        with pytest.raises(CommunicationError, match=rf"127\.0\.0\.1, but port {port} is in use.*MASTER_PORT"):
+            connect({**GOOD, "RANK": "0", "MASTER_PORT": str(port)}, timeout=30)
+        assert time.monotonic() - begin < 5
+
+
+def test_a_place_where_nobody_listens_is_said_when_the_time_is_over():
+    port = free_port()
+    begin = time.monotonic()
+    with pytest.raises(CommunicationError, match=rf"127\.0\.0\.1 port {port}, where rank 0 should be.*MASTER_ADDR"):
+        connect({**GOOD, "MASTER_PORT": str(port)}, timeout=0.5)
+    assert 0.3 < time.monotonic() - begin < 3
+
+
+def test_ranks_that_do_not_come_are_named():
+    with pytest.raises(CommunicationError, match=r"Ranks 1, 2 of 3 did not come to 127\.0\.0\.1 port"):
+        connect(environments(3)[0], timeout=0.5)
+
+
+def test_the_store_listens_at_its_own_address_only():
+    place = Place(0, 2, "127.0.0.1", free_port(), launcher_keeps_store=False)
+    store = open_store(place, time.monotonic() + 5)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", place.port), timeout=1)
+    socket.create_connection(("127.0.0.1", place.port), timeout=1).close()
+    del store
