@@ -1,4 +1,4 @@
-# make demo    sets up, then trains a built-in graph and shows what was learned
+# make demo    sets up, then trains a built-in graph on two ranks and shows what was learned
 # make test    all tests
 # make check   ruff, mypy --strict, and the layers of the architecture
 # make bench   the benchmarks, quick versions (see benchmarks/)
@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/laconic train
+	$(BIN)/laconic train --ranks 2
 
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -152,26 +152,39 @@ def _code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-PAUSE_SECONDS = 0.2
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1, turn_seconds: float = 0.0
+) -> dict[str, float]:
+    """Returns the seconds that a step of each contender takes: the median over turns of the fastest step in a turn.
 
+    They take turns, so that a noisy moment falls on all of them, in an order that changes.
 
-def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, float]:
-    """Returns the median seconds of each contender; they take turns, so that a noisy moment falls on all of them.
-
-    The order changes from turn to turn, with a pause before each: who comes after the longest one runs slower, by up to
-    a quarter on the machine that we measured on.
+    Args:
+        repeats, warm_up: turns that count, and before them turns of one step that do not.
+        turn_seconds: 0 makes a turn one step. Otherwise it has two steps at least and goes on for so long, unless its
+            first step took twice that: a process that was idle while others ran pays for it in its first step (memory
+            that the system took away, cold caches), which no training run would.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for turn in range(warm_up + repeats):
         for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
-            run = contenders[name]
-            time.sleep(PAUSE_SECONDS)
-            begin = time.perf_counter()
-            run()
-            if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+            steps = _take_turn(contenders[name], turn_seconds if turn >= warm_up else 0.0)
+            seconds[name].append(min(steps))
+    return {name: statistics.median(values[warm_up:]) for name, values in seconds.items()}
+
+
+def _take_turn(run: Callable[[], object], turn_seconds: float) -> list[float]:
+    steps = [_time(run)]
+    while steps[0] < 2 * turn_seconds and (len(steps) < 2 or sum(steps) < turn_seconds):
+        steps.append(_time(run))
+    return steps
+
+
+def _time(run: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
 
 
 def make_table(title: str, *columns: str) -> Table:

@@ -45,6 +45,7 @@ CONTENDERS = {
 OVER_EDGE_INDEX = {"GCN": 8.0, "SAGE": 8.0, "GIN": 6.0, "GAT": 4.0}
 SIZE = {True: (20_000, 30), False: (100_000, 30)}
 REPEATS = 3
+TURN_SECONDS = 2.0
 
 
 def targets(quick: bool) -> dict[str, Target]:
@@ -92,7 +93,7 @@ def measure_epochs(graph_file: Path, model_name: str, layers: int, repeats: int)
             name: stack.enter_context(_worker("--epochs-of", environment, kind, model_name, layers, graph_file))
             for name, (kind, environment) in CONTENDERS.items()
         }
-        seconds = interleaved(workers, repeats)
+        seconds = interleaved(workers, repeats, turn_seconds=TURN_SECONDS)
         # The first steps are compared: later on Adam amplifies rounding where a true gradient is zero.
         reference = workers["edge_index"].said[:2]
         differences = [

@@ -1,13 +1,18 @@
 """Fixtures that several test folders share."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import torch
 
+from laconic.comm import Communicator, Ledger, Transport
+from laconic.comm.transport import run_ranks
 from laconic.graph import Graph
 
 GraphMaker = Callable[..., Graph]
+Result = TypeVar("Result")
+OnRanks = Callable[[int, Callable[[Communicator], Result]], list[Result]]
 
 
 def make_random_graph(
@@ -47,3 +52,28 @@ def make_graph() -> GraphMaker:
 @pytest.fixture
 def small_graph() -> Graph:
     return make_random_graph()
+
+
+@pytest.fixture
+def on_ranks() -> OnRanks:
+    """Calls a function with the communicator of each of several ranks, which are threads, and returns what they return.
+
+    An exception of one of them is raised here too.
+    """
+    return _on_ranks
+
+
+def _on_ranks(num_ranks: int, work: Callable[[Communicator], Result]) -> list[Result]:
+    def run(transport: Transport) -> Result:
+        # A thread's first question takes over the number that any thread set last, even after one of its own was set.
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+        return work(Communicator(transport, Ledger(transport.rank)))
+
+    before = torch.get_num_threads()
+    try:
+        # Threads share torch's generator: one that puts it back may put back what another had seeded.
+        with torch.random.fork_rng(devices=[]):
+            return run_ranks(num_ranks, run, timeout=20)
+    finally:
+        torch.set_num_threads(before)

@@ -6,6 +6,7 @@ for epoch in session.epochs(200):
     loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
 """
 
+import atexit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -47,7 +48,21 @@ def join(
         seed: keys dropout.
         communicator: how ranks talk, where they were brought together already.
     """
-    communicator = communicator or join_ranks()
+    if communicator is None:
+        communicator = join_ranks()
+        # A loop without `with` parts from the others when its process ends.
+        atexit.register(communicator.transport.close)
+    try:
+        return _open_session(source, strategy, seed, communicator)
+    except BaseException as error:
+        # The others wait for this rank: tell them why it will not come.
+        communicator.transport.announce_failure(error)
+        raise
+
+
+def _open_session(
+    source: Union[str, Path, Graph, "Data"], strategy: str | None, seed: int, communicator: Communicator
+) -> "Session":
     if isinstance(source, str | Path):
         data = open_data(str(source), communicator.num_ranks)
     else:
@@ -104,7 +119,7 @@ class Session:
         """Hangs the kernels and keyed dropout on `model`, in place, and returns it with the shard to call it on.
 
         Call it with `shard.x` and `shard.edge_index` themselves: other tensors run PyG's own code, or are refused where
-        ranks share the graph. All ranks begin with the weights of rank 0.
+        ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
         """
         shard = self.strategy.place(self.data, self.communicator)
         self.strategy.check(model, shard)
@@ -133,6 +148,8 @@ class Session:
 
     def evaluate(self, metric: str = "auto") -> dict[str, float]:
         """Returns the score of each split on the whole graph, exactly: {"train": ..., "val": ..., "test": ...}.
+
+        All ranks call it together, also where only one prints.
 
         Args:
             metric: "accuracy", "micro_f1" or "roc_auc"; "auto" is accuracy, or micro_f1 for a multi-label task.

@@ -1,6 +1,8 @@
 """Laconic under a loop of one's own: the diff in the README, and what it promises."""
 
+import copy
 import importlib.util
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 import laconic
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, RankFailedError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plain_loop.py"
 
@@ -74,6 +76,76 @@ def test_a_session_without_a_model_says_what_to_call(small_graph):
 def test_an_unknown_strategy_lists_the_choices(small_graph):
     with pytest.raises(ConfigError, match=r"Unknown strategy 'singel'.*Did you mean 'single'"):
         laconic.join(small_graph, strategy="singel")
+
+
+def one_step(graph, model, communicator=None):
+    """Rank, loss, gradients and scores after one step of a session; `model` is only copied."""
+    session = laconic.join(graph, seed=3, communicator=communicator)
+    model, shard = session.attach(copy.deepcopy(model))
+    for _ in session.epochs(1):
+        loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
+        loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return session.rank, loss.item(), gradients, session.evaluate()
+
+
+def test_a_session_of_ranks_has_the_loss_gradients_and_scores_of_one_rank(make_graph, on_ranks):
+    graph, model = make_graph(dtype=torch.float64), GCN(8, 16, 2, 4, dropout=0.5).double()
+    _, loss, gradients, scores = one_step(graph, model)
+    ranks = on_ranks(3, lambda communicator: one_step(graph, model, communicator))
+    assert [rank for rank, *_ in ranks] == [0, 1, 2]
+    for _, shared_loss, shared_gradients, shared_scores in ranks:
+        assert shared_loss == ranks[0][1] == pytest.approx(loss, rel=0, abs=1e-10)
+        assert shared_scores == scores
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(shared_gradients[name], gradient, rtol=0, atol=1e-10, msg=name)
+            assert torch.equal(shared_gradients[name], ranks[0][2][name]), f"{name} differs between ranks"
+
+
+def test_ranks_begin_with_the_weights_of_rank_0(make_graph, on_ranks):
+    graph, model = make_graph(dtype=torch.float64), GCN(8, 16, 2, 4).double()
+    others = copy.deepcopy(model)
+    torch.nn.init.zeros_(next(others.parameters()))
+
+    def loss_of(communicator):
+        return one_step(graph, others if communicator.rank else model, communicator)[1]
+
+    for loss in on_ranks(2, loss_of):
+        assert loss == pytest.approx(one_step(graph, model)[1], rel=0, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "graph_seeds", "named"),
+    [((0, 1), (0, 0), "seed is 0 on rank 0 and 1 on rank 1"), ((0, 0), (0, 1), r"data\.checksum is")],
+)
+def test_ranks_that_join_with_different_seeds_or_graphs_are_told(make_graph, on_ranks, seeds, graph_seeds, named):
+    def join(communicator):
+        graph = make_graph(seed=graph_seeds[communicator.rank])
+        laconic.join(graph, seed=seeds[communicator.rank], communicator=communicator)
+
+    with pytest.raises(ConfigError, match=named):
+        on_ranks(2, join)
+
+
+def test_a_session_tells_the_other_ranks_that_this_one_fails(small_graph, on_ranks):
+    told, is_told = [], threading.Event()
+
+    def work(communicator):
+        try:
+            with laconic.join(small_graph, communicator=communicator) as session:
+                if session.rank == 1:
+                    raise ZeroDivisionError("the disk is full")
+                session.attach(GCN(8, 16, 2, 4))
+        except RankFailedError as error:
+            told.append(str(error))
+            is_told.set()
+        except ZeroDivisionError:
+            # By the session: this thread has not ended yet.
+            assert is_told.wait(10)
+
+    with pytest.raises(ZeroDivisionError):
+        on_ranks(2, work)
+    assert told == ["Rank 1 failed: ZeroDivisionError: the disk is full"]
 
 
 def test_every_public_name_is_there():

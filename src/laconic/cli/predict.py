@@ -40,8 +40,9 @@ def predict(
     from laconic.trainer.predict import check_output, write_predictions
     from laconic.trainer.predict import predict as predict_run
 
-    check_output(out)
     rank = share_among_ranks(ranks)
+    if rank == 0:
+        check_output(out)
     predictions = predict_run(run_folder, source=data, which=cast(Literal["best", "last"], checkpoint))
     if rank > 0:
         return

@@ -22,7 +22,7 @@ from laconic.comm.transport import Pending, Reduction, Transport
 from laconic.comm.transport.base import Done
 from laconic.graph import Adjacency, Shard
 from laconic.halo.aggregator import HaloAggregator
-from laconic.halo.gradients import share_loss
+from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import Placement
 from laconic.records import LedgerRecord
 
@@ -52,7 +52,7 @@ def rehearse(model: nn.Module, placement: Placement) -> list[LedgerRecord]:
 def _act(actor: nn.Module, stage: Placement) -> None:
     actor.train()
     loss = run_model(actor, stage.shard).sum()
-    torch.autograd.backward(share_loss(loss, actor, stage.communicator))
+    torch.autograd.backward(SharedGradients(actor, stage.communicator).share(loss))
     actor.zero_grad()
     actor.eval()
     with torch.no_grad():

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn import norm as pyg
 
-from laconic.attach import attach, is_over_nodes, why_no_kernel
+from laconic.attach import attach, detached_copy, is_over_nodes, why_no_kernel
+from laconic.attach.forward import run_model
+from laconic.attach.norms import NORMS
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
 from laconic.errors import UnsupportedModelError
-from laconic.graph import Graph
+from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
 from laconic.halo.placement import ChunkMap, place
 from laconic.store import chunk_in_memory
@@ -34,7 +36,7 @@ _UNKNOWN_NORMS = (pyg.GraphSizeNorm, pyg.HeteroBatchNorm, pyg.HeteroLayerNorm)
 def check_layers(model: nn.Module) -> None:
     """Raises UnsupportedModelError, naming the layer, unless every layer gives the same over several ranks."""
     for name, module in model.named_modules():
-        if isinstance(module, _UNKNOWN_NORMS) or (isinstance(module, _OF_NODES) and not is_over_nodes(module)):
+        if _is_unknown_norm(module):
             raise UnsupportedModelError(
                 f"{name} is a {type(module).__name__}, whose statistics over several ranks are not known. Use "
                 f"BatchNorm, LayerNorm, GraphNorm or PairNorm, or the strategy single."
@@ -43,8 +45,49 @@ def check_layers(model: nn.Module) -> None:
             _try(name or "the model", module)
 
 
+def check_whole(model: nn.Module, shard: Shard) -> None:
+    """Raises UnsupportedModelError if the model as a whole gives something else when two ranks share it.
+
+    Whatever mixes the rows of nodes outside of convolutions and norms shows here: pooling, attention over all nodes, a
+    mean over rows.
+    """
+    graph = _tiny_graph(shard.x.shape[1], shard.x.dtype, weighted=shard.edge_weight is not None)
+    plain = detached_copy(model).eval()
+    try:
+        with torch.no_grad():
+            expected = run_model(plain, Shard.whole(graph))
+            shared = _run_shared(plain, graph)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} was tried on a tiny graph before it is shared by ranks, and raised "
+            f"{type(error).__name__}: {error}. Mend that, or use the strategy single."
+        ) from error
+    scale = max(1.0, float(expected.abs().max())) if isinstance(expected, Tensor) else 1.0
+    # Rounding of float32 is far below, rows of one rank alone far above.
+    if not isinstance(expected, Tensor) or not float((shared - expected).abs().max()) <= 1e-3 * scale:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives other outputs when two ranks share a tiny graph: something in it mixes the "
+            f"rows of nodes outside of convolutions and norms (a mean over rows, pooling, attention over all nodes). "
+            f"Take it out, or use the strategy single."
+        )
+
+
+def _is_unknown_norm(module: nn.Module) -> bool:
+    if isinstance(module, pyg.BatchNorm):
+        # With it, a rank of one node or none would leave its part of the sums out.
+        return bool(module.allow_single_element)
+    if is_over_nodes(module):
+        return False
+    # Subclasses of those we know may have a formula of their own.
+    is_of_nodes = isinstance(module, (*_OF_NODES, *_UNKNOWN_NORMS, *NORMS))
+    return is_of_nodes and not (isinstance(module, pyg.LayerNorm) and module.mode == "node")
+
+
 def _try(name: str, conv: MessagePassing) -> None:
-    graph = _tiny_graph(name, conv)
+    width: Any = getattr(conv, "in_channels", None)
+    if not isinstance(width, int) or width < 1:
+        _refuse(name, conv, "it does not say how wide its input is (in_channels), so it cannot be tried")
+    graph = _tiny_graph(width, torch.float64, weighted=False)
     plain = copy.deepcopy(conv).double().eval()
     try:
         with torch.no_grad():
@@ -59,19 +102,18 @@ def _try(name: str, conv: MessagePassing) -> None:
         _refuse(name, conv, f"on a tiny graph its output differs by {difference:.2g} when two ranks share it")
 
 
-def _run_shared(conv: MessagePassing, graph: Graph) -> Tensor:
+def _run_shared(model: nn.Module, graph: Graph) -> Tensor:
     parts = np.arange(_NUM_NODES) % 2
 
     def run(transport: Transport) -> Tensor:
         communicator = Communicator(transport, Ledger(transport.rank))
         chunk = chunk_in_memory(graph, parts, 2, transport.rank)
         placement = place([chunk], ChunkMap.even(np.bincount(parts).tolist(), 2), communicator)
-        mine = copy.deepcopy(conv)
+        mine = copy.deepcopy(model)
         attach(mine, placement.shard, aggregator=HaloAggregator(placement))
         # Whether gradients are recorded is each thread's own affair.
         with torch.no_grad():
-            out: Tensor = mine(placement.shard.x, placement.shard.edge_index)
-        return out
+            return run_model(mine, placement.shard)
 
     outputs = run_ranks(2, run, timeout=20)
     whole = outputs[0].new_empty(_NUM_NODES, *outputs[0].shape[1:])
@@ -80,18 +122,16 @@ def _run_shared(conv: MessagePassing, graph: Graph) -> Tensor:
     return whole
 
 
-def _tiny_graph(name: str, conv: Any) -> Graph:
-    width = getattr(conv, "in_channels", None)
-    if not isinstance(width, int) or width < 1:
-        _refuse(name, conv, "it does not say how wide its input is (in_channels), so it cannot be tried")
+def _tiny_graph(width: int, dtype: torch.dtype, *, weighted: bool) -> Graph:
     random = torch.Generator().manual_seed(0)
     edges = torch.randint(0, _NUM_NODES, (2, 40), generator=random)
     edges = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
     every = torch.arange(_NUM_NODES) % 3
     return Graph(
-        x=torch.randn(_NUM_NODES, width, dtype=torch.float64, generator=random),
+        x=torch.randn(_NUM_NODES, width, dtype=torch.float64, generator=random).to(dtype),
         y=torch.arange(_NUM_NODES) % 2,
         edge_index=edges,
+        edge_weight=torch.rand(edges.shape[1], generator=random) if weighted else None,
         train_mask=every == 0,
         val_mask=every == 1,
         test_mask=every == 2,

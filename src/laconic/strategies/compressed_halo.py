@@ -1,5 +1,6 @@
 """Boundary rows are exchanged in every layer, through a codec; with `identity`, exactly (VARCO, arXiv 2406.17611)."""
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -12,10 +13,11 @@ from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
-from laconic.halo.gradients import share_loss
+from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.rehearsal import rehearse
-from laconic.halo.trial import check_layers
+from laconic.halo.trial import check_layers, check_whole
+from laconic.launch.agreement import check_agreement
 from laconic.partitioners import PARTITIONERS, assign_parts
 from laconic.records import LedgerRecord
 from laconic.specs import parse_spec
@@ -38,6 +40,7 @@ class CompressedHalo(Strategy):
     partitioner: str = "metis"
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _attachment: Attachment | None = field(default=None, init=False, repr=False)
+    _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.codec != "identity":
@@ -50,9 +53,10 @@ class CompressedHalo(Strategy):
             chunk_map = ChunkMap.even([chunk.num_nodes for chunk in source.manifest.chunks], num_ranks)
             chunks = [source.chunk(number) for number in chunk_map.chunks_of(communicator.rank)]
         else:
-            # Every rank cuts alike: partitioners are deterministic.
+            # Every rank cuts alike: partitioners are deterministic; another version of METIS might not.
             partitioner = parse_spec(self.partitioner, PARTITIONERS, family="partitioner")
             parts = assign_parts(source, partitioner, num_ranks, seed=0)
+            check_agreement(communicator, {"partition": hashlib.sha256(parts.tobytes()).hexdigest()})
             chunk_map = ChunkMap.even(np.bincount(parts, minlength=num_ranks).tolist(), num_ranks)
             chunks = [chunk_in_memory(source, parts, num_ranks, communicator.rank)]
         self._placement = place(chunks, chunk_map, communicator)
@@ -70,11 +74,17 @@ class CompressedHalo(Strategy):
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
         check_layers(model)
+        check_whole(model, shard)
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement = self._placed
         assert shard is placement.shard, "the shard comes from `place`"
         _copy_from_first(model, placement.communicator)
+        if self._gradients is not None and placement.communicator.num_ranks > 1:
+            raise ConfigError(
+                "This session has a model already, and ranks share the gradients of one. Put both into one module."
+            )
+        self._gradients = SharedGradients(model, placement.communicator)
         self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
         return self._attachment
 
@@ -84,8 +94,8 @@ class CompressedHalo(Strategy):
         return self._attachment.shard
 
     def share_loss(self, loss: Tensor) -> Tensor:
-        assert self._attachment is not None, "attach comes before the first loss"
-        return share_loss(loss, self._attachment.model, self._placed.communicator)
+        assert self._gradients is not None, "attach comes before the first loss"
+        return self._gradients.share(loss)
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -13,6 +13,7 @@ from torch import Tensor
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.graph.sampling import NeighbourSampler, epoch_batches
+from laconic.specs import split_spec
 from laconic.store import Store
 from laconic.trainer.config import Config
 
@@ -111,7 +112,7 @@ def choose_batches(config: Config, data: Graph | Store, shard: Shard, num_train:
     training = config.training
     if not training.batch_size:
         return WholeGraph(shard, num_train)
-    if training.strategy != "single" or not isinstance(data, Graph):
+    if split_spec(training.strategy, family="strategy")[0] != "single" or not isinstance(data, Graph):
         raise ConfigError(
             f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
             f"graph in each step. Leave it out, or use the strategy single on one rank."

@@ -107,6 +107,8 @@ def describe_data(data: Graph | Store) -> dict[str, Any]:
 
 def _checksum(graph: Graph) -> int:
     checksum = 0
-    for tensor in (graph.edge_index, graph.y, graph.train_mask, graph.val_mask, graph.test_mask):
-        checksum = zlib.crc32(tensor.contiguous().numpy().data, checksum)
+    tensors = [graph.x, graph.edge_index, graph.y, graph.train_mask, graph.val_mask, graph.test_mask, graph.node_ids]
+    for tensor in tensors if graph.edge_weight is None else [*tensors, graph.edge_weight]:
+        # As bytes: numpy does not know every type that features may have.
+        checksum = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().data, checksum)
     return checksum

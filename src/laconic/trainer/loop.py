@@ -33,6 +33,7 @@ def train(run: Run) -> Ending:
             close_epoch(run)
             # Asked once: a signal between two questions would end the run without its checkpoint.
             is_interrupted = run.is_interrupted()
+            run.count_traffic()
             if is_interrupted or is_checkpoint_due(run):
                 run.save()
             if is_interrupted and run.state.epoch < config.epochs:
@@ -91,7 +92,6 @@ def close_epoch(run: Run) -> None:
     record = run.state.close_epoch(scores, time.perf_counter() - since)
     if run.state.is_better(record):
         run.keep_as_best(record)
-    run.count_traffic()
     run.outputs.tell(record, run.members.evaluation.metric)
 
 

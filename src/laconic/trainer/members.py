@@ -13,6 +13,7 @@ from laconic.attach import Attachment
 from laconic.attach.forward import warn_of_unused_weights
 from laconic.comm import Communicator
 from laconic.graph import Graph
+from laconic.launch.agreement import check_agreement
 from laconic.models import build_model
 from laconic.store import Manifest
 from laconic.strategies import Strategy, parse_strategy
@@ -61,6 +62,8 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
     strategy = parse_strategy(training.strategy)
     data = open_data(config.data.source, communicator.num_ranks) if graph is None else graph
     inputs = describe_data(data)
+    # Before anything is shared out: parts of different graphs do not fit together.
+    check_agreement(communicator, {f"data.{key}": str(value) for key, value in inputs.items()})
     normalise = config.data.normalise_features
     if isinstance(data, Graph):
         data, normalised = prepare_features(data, normalise)

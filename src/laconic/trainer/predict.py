@@ -19,11 +19,12 @@ from laconic.comm import Communicator
 from laconic.comm.gather import gather_rows
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph
+from laconic.launch.agreement import check_agreement
 from laconic.models import build_model
 from laconic.store import Manifest
 from laconic.strategies import parse_strategy
 from laconic.trainer.checkpoint import Checkpoints, Which
-from laconic.trainer.data import open_data, prepare_features
+from laconic.trainer.data import describe_data, open_data, prepare_features
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
@@ -80,6 +81,8 @@ def predict(
         data = open_data(source or config.data.source, communicator.num_ranks) if graph is None else graph
         about = data if isinstance(data, Graph) else data.manifest
         _check_fits(about, snapshot, path)
+        facts = {"checkpoint": snapshot.name, **describe_data(data)}
+        check_agreement(communicator, {name: str(fact) for name, fact in facts.items()})
         # The exact ones, whatever the model was trained with.
         strategy = parse_strategy("single" if communicator.num_ranks == 1 else "compressed_halo")
         shard = strategy.place(data, communicator)

@@ -43,6 +43,8 @@ from laconic.trainer.warm_up import warm_up_model
 
 logger = logging.getLogger(__name__)
 
+# What ranks may have differently: none of it decides what they say to each other.
+_OF_EACH_RANK = ("folder", "threads", "batch_workers", "tensorboard", "source")
 _NOTICE_AFTER_SECONDS = 3.0
 _NOTICE = "Compiling the kernels before the first step. This is done once; they are kept on disk."
 
@@ -72,7 +74,6 @@ def start(
         config = _with_absolute_source(config)
         _check_same(config, communicator)
         with using_threads(config.run.threads), prepared_members(config, graph, model, communicator) as members:
-            check_agreement(communicator, {f"data.{key}": str(value) for key, value in members.inputs.items()})
             if model is None:
                 _compile_kernels(config.model)
             folder = RunFolder.create(config, members.data.name) if communicator.rank == 0 else None
@@ -100,7 +101,7 @@ def resume(
         folder = RunFolder.open(path)
         if communicator.rank == 0:
             folder.check_is_writable()
-        config = _continued_config(folder, layers)
+        config = _for_ranks(_continued_config(folder, layers), communicator.num_ranks)
         _check_same(config, communicator)
         checkpoints = Checkpoints(folder.checkpoints_path)
         snapshot = checkpoints.load("last")
@@ -138,9 +139,7 @@ def together(communicator: Communicator | None) -> Iterator[Communicator]:
 def _check_same(config: Config, communicator: Communicator) -> None:
     facts = {"laconic": __version__}
     for section, values in as_layer(config).items():
-        # Where the run folder lies, and on how many threads a rank runs, is each rank's own affair.
-        if section != "run":
-            facts |= {f"{section}.{key}": str(value) for key, value in values.items()}
+        facts |= {f"{section}.{key}": str(value) for key, value in values.items() if key not in _OF_EACH_RANK}
     check_agreement(communicator, facts)
 
 
@@ -224,6 +223,13 @@ def _continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
             f"{'; '.join(changed)}. Leave them out, or start a new run. Only training.epochs may grow."
         )
     return after
+
+
+def _for_ranks(config: Config, num_ranks: int) -> Config:
+    """Lets a run that began on one rank go on on several: both strategies give the same."""
+    if num_ranks == 1 or config.training.strategy != "single":
+        return config
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, strategy="compressed_halo"))
 
 
 def _warn_of_threads(before: int | None) -> None:

@@ -52,7 +52,8 @@ def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
         ending=ending,
         signal=run.signal if ending == "interrupted" else None,
         metric=run.members.evaluation.metric,
-        num_epochs=len(records),
+        # Not the rows: ranks other than 0 have none of those before a resumption.
+        num_epochs=run.state.epoch,
         best=run.state.best,
         num_parameters=sum(p.numel() for p in run.model.parameters() if p.requires_grad),
         seconds_per_epoch=statistics.median(record.seconds for record in records) if records else 0.0,

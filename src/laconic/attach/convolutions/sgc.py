@@ -34,7 +34,8 @@ def _forward(conv: SGConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
     else:
         for _ in range(conv.K):
             x = aggregator.linear(aggregation, x)
-        if conv.cached:
+        # Where ranks share the graph these are one rank's rows; what is remembered is remembered anyway.
+        if conv.cached and not aggregator.is_shared:
             conv._cached_x = x
     out = conv.lin(x)
     return out

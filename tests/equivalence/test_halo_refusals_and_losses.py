@@ -1,0 +1,151 @@
+"""What ranks cannot share is refused by name, and losses of several terms come out as on one machine."""
+
+import copy
+
+import pytest
+import torch
+from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
+from torch import nn
+from torch_geometric.nn import (
+    GCN,
+    ARMAConv,
+    ChebConv,
+)
+from torch_geometric.nn import norm as pyg
+
+from laconic.comm.communicator import Communicator
+from laconic.comm.ledger import Ledger
+from laconic.comm.transport import run_ranks
+from laconic.comm.transport.local import LocalTransport
+from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.strategies import parse_strategy
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: ChebConv(IN, OUT, K=3), "ChebConv, which several ranks cannot share"),
+        (lambda: ARMAConv(IN, OUT), "ARMAConv, which several ranks cannot share"),
+        (lambda: Stack(GCN(IN, 8, 1), nn.SyncBatchNorm(8)), "layers.1 is a SyncBatchNorm"),
+        (lambda: Stack(GCN(IN, 8, 1), pyg.GraphSizeNorm()), "layers.1 is a GraphSizeNorm"),
+    ],
+)
+def test_layers_that_would_be_wrong_on_several_ranks_are_refused_by_name(build, words):
+    strategy = parse_strategy("compressed_halo")
+    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
+    with pytest.raises(UnsupportedModelError, match=words):
+        strategy.check(build().double(), shard)
+
+
+def test_other_edges_than_the_shards_own_are_refused():
+    strategy = parse_strategy("compressed_halo")
+    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
+    model = GCN(IN, 8, 2, OUT).double()
+    strategy.attach(model, shard, seed=0)
+    with pytest.raises(UnsupportedModelError, match="an edge_index other than the graph's own"):
+        model(shard.x, shard.edge_index.clone())
+
+
+def test_gradients_of_several_backward_passes_add_up():
+    graph = make_graph()
+
+    def run(transport):
+        strategy = parse_strategy("compressed_halo")
+        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        model = GCN(IN, 8, 2, OUT).double()
+        strategy.attach(model, shard, seed=0)
+        found = []
+        for times in (1, 2):
+            model.zero_grad()
+            for _ in range(times):
+                strategy.share_loss(model(shard.x, shard.edge_index).square().sum()).backward()
+            found.append([parameter.grad.clone() for parameter in model.parameters()])
+        return found
+
+    for once, twice in run_ranks(2, run):
+        for gradient, doubled in zip(once, twice, strict=True):
+            torch.testing.assert_close(doubled, 2 * gradient)
+
+
+def gradients_of(loss_of, num_ranks: int) -> list[list[torch.Tensor]]:
+    """The gradients that `loss_of(strategy, model, shard)` leaves on each rank."""
+    torch.manual_seed(0)
+    model = GCN(IN, 8, 2, OUT).double()
+    copies = [copy.deepcopy(model) for _ in range(num_ranks)]
+
+    def run(transport):
+        strategy = parse_strategy("compressed_halo")
+        shard = strategy.place(make_graph(), Communicator(transport, Ledger(transport.rank)))
+        mine = copies[transport.rank]
+        strategy.attach(mine, shard, seed=0)
+        loss_of(strategy, mine, shard).backward()
+        return [parameter.grad for parameter in mine.parameters()]
+
+    return run_ranks(num_ranks, run)
+
+
+def shared_square(strategy, model, shard):
+    return strategy.share_loss(model(shard.x, shard.edge_index).square().sum())
+
+
+def penalty(model):
+    return sum(parameter.square().sum() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda strategy, model, shard: shared_square(strategy, model, shard) + 0.1 * penalty(model),
+        lambda strategy, model, shard: 0.1 * penalty(model) + shared_square(strategy, model, shard),
+        lambda strategy, model, shard: (
+            shared_square(strategy, model, shard) + 0.3 * shared_square(strategy, model, shard)
+        ),
+    ],
+    ids=["a penalty after", "a penalty before", "two shared losses"],
+)
+def test_what_is_added_to_a_shared_loss_counts_once(loss_of):
+    (expected,) = gradients_of(loss_of, 1)
+    for rank in gradients_of(loss_of, 3):
+        for gradient, alone in zip(rank, expected, strict=True):
+            torch.testing.assert_close(gradient, alone, rtol=1e-10, atol=1e-10)
+
+
+def test_a_head_outside_of_the_attached_model_is_refused():
+    head = nn.Linear(OUT, OUT).double()
+
+    def loss_of(strategy, model, shard):
+        return strategy.share_loss(head(model(shard.x, shard.edge_index)).square().sum())
+
+    with pytest.raises(ConfigError, match="not in the attached model"):
+        gradients_of(loss_of, 2)
+
+
+class Mixing(nn.Module):
+    """Subtracts the mean over rows, where no one sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GCN(IN, 8, 1, OUT)
+
+    def forward(self, x, edge_index):
+        out = self.conv(x, edge_index)
+        return out - out.mean(0)
+
+
+class OwnNorm(pyg.GraphNorm):
+    """A norm of the user's own, on top of one that is known."""
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (Mixing, "Mixing gives other outputs when two ranks share a tiny graph"),
+        (lambda: Stack(GCN(IN, 8, 1), OwnNorm(8)), "layers.1 is a OwnNorm"),
+        (lambda: Stack(GCN(IN, 8, 1), pyg.BatchNorm(8, allow_single_element=True)), "layers.1 is a BatchNorm"),
+    ],
+)
+def test_what_mixes_the_rows_of_one_rank_is_refused(build, words):
+    strategy = parse_strategy("compressed_halo")
+    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
+    with pytest.raises(UnsupportedModelError, match=words):
+        strategy.check(build().double(), shard)
