@@ -16,8 +16,9 @@ WaitForEnd = Callable[[list[int]], None]
 # A process with a lab; its hosts print the number of a process and of a child, and then wait for long.
 _OWNER = """
 import signal, sys
-# A shell that runs the tests in the background has them ignore Ctrl-C.
+# A shell that runs the tests in the background has them ignore Ctrl-C, and nohup has them ignore a hang-up.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from laconic.lab import Lab
 with Lab(hosts=2, link="100mbit") as lab:
     show = lambda host, stream, line: print(line, flush=True)
