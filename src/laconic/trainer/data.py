@@ -92,8 +92,14 @@ def _looks_normalisable(x_NF: Tensor, train_mask: Tensor, communicator: Communic
     return bool(has_few_labels and num_negative == 0 and 2 * num_nonzero <= num_all)
 
 
-def describe_data(data: Graph | Store) -> dict[str, Any]:
-    """Returns what a continued run compares, to notice that the data is not the same any more."""
+def describe_data(data: Graph | Store, source: str | None = None) -> dict[str, Any]:
+    """Returns what a continued run compares, to notice that the data is not the same any more.
+
+    Args:
+        source: where `data` was opened from. One rank holds a store as a graph, several do not: it is the same to both.
+    """
+    if source is not None and isinstance(data, Graph) and looks_like_store(source):
+        data = open_store(Path(source))
     about = data if isinstance(data, Graph) else data.manifest
     return {
         "num_nodes": about.num_nodes,

@@ -61,7 +61,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
     training = config.training
     strategy = parse_strategy(training.strategy)
     data = open_data(config.data.source, communicator.num_ranks) if graph is None else graph
-    inputs = describe_data(data)
+    inputs = describe_data(data, config.data.source if graph is None else None)
     # Before anything is shared out: parts of different graphs do not fit together.
     check_agreement(communicator, {f"data.{key}": str(value) for key, value in inputs.items()})
     normalise = config.data.normalise_features
