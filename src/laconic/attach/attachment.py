@@ -5,7 +5,6 @@ parameters, state_dict keys, hooks, classes and deep copies stay what they were,
 """
 
 import copy
-import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from laconic.attach.aggregator import Aggregator, LocalAggregator
 from laconic.attach.checkpointing import is_run_twice
 from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
+from laconic.attach.forward import signature_of
 from laconic.attach.norms import is_over_nodes, norm_forward
 from laconic.attach.scope import Scope
 from laconic.attach.shared import is_sharer, refuse_call, share_rows, shared_forward
@@ -154,14 +154,9 @@ def _log_once(name: str, reason: str) -> None:
     logger.info("%s runs PyG's own code: %s.", name, reason)
 
 
-@cache
-def _signature(forward: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(forward)
-
-
 def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
-    given = _signature(type(self).forward).bind(self, *args, **kwargs).arguments
+    given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     reason = _misfit(self, scope, given)
     if reason is not None and scope.aggregator.is_shared:
         refuse_call(self, reason)

@@ -2,6 +2,9 @@
 
 import inspect
 import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -37,3 +40,9 @@ def warn_of_unused_weights(model: nn.Module, shard: Shard) -> None:
             "Models that use them: gcn, sgc, appnp.",
             type(model).__name__,
         )
+
+
+@cache
+def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
+    """Returns the arguments that a class's forward takes; asked in every step, so it is kept."""
+    return inspect.signature(forward)

@@ -4,7 +4,6 @@ Each is PyG's or torch's own formula, with `total` in place of a sum over rows. 
 difference of two large sums would lose digits. Norms within a row (LayerNorm by node, MessageNorm) need nothing.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import norm as pyg
 
 from laconic.attach.aggregator import Aggregator
+from laconic.attach.forward import signature_of
 from laconic.errors import UnsupportedModelError
 
 # Shapes: N rows, F features
@@ -22,7 +22,7 @@ Formula = Callable[[Any, Aggregator, Tensor], Tensor]
 
 def norm_forward(self: Any, *args: Any, **kwargs: Any) -> Tensor:
     """What stands for the `forward` of an attached norm."""
-    given = inspect.signature(type(self).forward).bind(self, *args, **kwargs).arguments
+    given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     scope = self.laconic_scope
     rows = given.get("x", given.get("input"))
     if given.get("batch") is not None:

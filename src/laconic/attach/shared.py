@@ -5,12 +5,12 @@ sources, owned rows and halo rows; for what they read of their destinations, the
 propagations in one layer is right, and the output has owned rows only.
 """
 
-import inspect
 from typing import Any
 
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
+from laconic.attach.forward import signature_of
 from laconic.attach.scope import Scope
 from laconic.errors import UnsupportedModelError
 
@@ -29,7 +29,7 @@ def is_sharer(hook: object) -> bool:
 def shared_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What stands for the `forward` of a convolution without a kernel."""
     scope: Scope = self.laconic_scope
-    given = inspect.signature(type(self).forward).bind(self, *args, **kwargs).arguments
+    given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     if not scope.owns_edges(given.get("edge_index")):
         refuse_call(self, "it was called with an edge_index other than the shard's own")
     scope.aggregator.enter_layer(self.laconic_layer)

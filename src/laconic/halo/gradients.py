@@ -101,7 +101,7 @@ def combine_gradients(model: nn.Module, communicator: Communicator) -> None:
         for bucket, pending in under_way:
             mean = pending.wait() / communicator.num_ranks
             for parameter, values in zip(bucket, torch.split(mean, [p.numel() for p in bucket]), strict=True):
-                parameter.grad = values.view(parameter.shape).clone()
+                parameter.grad = values.view(parameter.shape)
 
 
 def buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
