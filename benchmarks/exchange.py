@@ -126,9 +126,7 @@ def evaluate(findings: Sequence[Mapping], traffic: Sequence[Traffic], rate: int 
     bounds = [bound_of(host, rate) for host in findings]
     setup = max(host["setup"] for host in findings) - epoch
     differences = [
-        abs(counted / host["of run"][way] - 1)
-        for host, seen in zip(findings, traffic, strict=True)
-        for way, counted in zip(WAYS, (seen.received_bytes, seen.sent_bytes), strict=True)
+        abs(seen.sent_once_bytes / host["of run"]["sent"] - 1) for host, seen in zip(findings, traffic, strict=True)
     ]
     return {
         "epoch": epoch,

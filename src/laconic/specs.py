@@ -11,12 +11,16 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from laconic.errors import ConfigError
 
 Member = TypeVar("Member")
+
+# Python 3.11 counts the depth of the tree that it builds once for all threads, and fails when two of them build one.
+_ONE_TREE_AT_A_TIME = threading.Lock()
 
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
 
@@ -52,7 +56,8 @@ def parse_spec(text: str, table: Mapping[str, type[Member]], *, family: str) -> 
 def split_spec(text: str, *, family: str) -> tuple[str, dict[str, Any]]:
     """Returns the name and the keyword arguments of a spec, without looking the name up."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with _ONE_TREE_AT_A_TIME:
+            tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ConfigError(_malformed(text, family)) from error
     if isinstance(tree, ast.Name):

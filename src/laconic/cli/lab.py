@@ -107,3 +107,7 @@ def _print_hosts(built: "Lab", result: "RunResult") -> None:
             format_count(traffic.sent_packets),
         )
     console().print(table)
+    repeated = sum(host.traffic.repeated_packets for host in result.hosts)
+    if repeated:
+        packets = "1 packet" if repeated == 1 else f"{format_count(repeated)} packets"
+        console().print(f"TCP sent {packets} a second time; they are counted, and no ledger books them.", style="dim")

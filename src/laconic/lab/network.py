@@ -35,9 +35,20 @@ class Network:
         # What a host receives is what its port at the switch sends; so one call serves all.
         ports = [counters[self.name.port(host)] for host in range(self.num_hosts)]
         return tuple(
-            Traffic(port["tx"]["bytes"], port["tx"]["packets"], port["rx"]["bytes"], port["rx"]["packets"])
-            for port in ports
+            Traffic(
+                port["tx"]["bytes"],
+                port["tx"]["packets"],
+                port["rx"]["bytes"],
+                port["rx"]["packets"],
+                self._repeated_packets(host),
+            )
+            for host, port in enumerate(ports)
         )
+
+    def _repeated_packets(self, host: int) -> int:
+        shown = iproute.call("ip", "netns", "exec", self.name.host(host), "cat", "/proc/net/snmp")
+        names, values = (line.split() for line in shown.splitlines() if line.startswith("Tcp:"))
+        return int(values[names.index("RetransSegs")])
 
     def enter(self, host: int) -> list[str]:
         """Returns the command that becomes, on a host, the command that follows it."""

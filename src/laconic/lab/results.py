@@ -9,6 +9,8 @@ from laconic.processes import Stream
 OnOutput = Callable[[int, Stream, str], None]
 """Called with the number of a host, the stream, and a line without its end, as soon as the line is there."""
 
+_FULL_PACKET_BYTES = 1514  # Ethernet's largest frame; what is repeated is bulk, whose packets are full.
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,16 @@ class Traffic:
     received_packets: int = 0
     sent_bytes: int = 0
     sent_packets: int = 0
+    repeated_packets: int = 0
+    """Packets of a wire that TCP sent a second time; counted in `sent_bytes`, and at their receiver."""
+
+    @property
+    def sent_once_bytes(self) -> int:
+        """What the host sent without the repetitions: what its programs and TCP's headers amount to.
+
+        On a busy machine packets of an unlimited link overtake each other, and TCP takes them for lost.
+        """
+        return self.sent_bytes - self.repeated_packets * _FULL_PACKET_BYTES
 
     def __sub__(self, earlier: "Traffic") -> "Traffic":
         return Traffic(
@@ -30,6 +42,7 @@ class Traffic:
             self.received_packets - earlier.received_packets,
             self.sent_bytes - earlier.sent_bytes,
             self.sent_packets - earlier.sent_packets,
+            self.repeated_packets - earlier.repeated_packets,
         )
 
 
