@@ -14,6 +14,7 @@ ROWS = [
     {"session"},
     {"trainer", "lab"},
     {"strategies"},
+    {"isolated"},
     {"halo"},
     {"attach"},
     {"datasets", "store", "models"},
