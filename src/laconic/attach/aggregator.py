@@ -6,7 +6,7 @@ A distributed strategy gives its own Aggregator, whose operators reach rows on o
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import numpy as np
@@ -18,8 +18,17 @@ from laconic.graph.normalize import Complete, gcn_operator, mean_operator, sum_o
 from laconic.graph.operators.attention import gat_attention, gatv2_attention
 from laconic.graph.operators.attention_setting import AttentionSetting
 from laconic.graph.operators.dropout import drop_entries
-from laconic.graph.operators.linear import LinearOperator
+from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.graph.operators.maximum import maximum
+
+
+@final
+@dataclass(frozen=True)
+class Degrees:
+    """How many edges arrive at each row in the whole graph, and the sum of their weights where they have some."""
+
+    counts: FloatArray
+    weights: FloatArray | None = None
 
 
 @final
@@ -40,12 +49,21 @@ class Linear:
     self_loops: bool = True
     loop_weight: float = 1.0
 
-    def on(self, shard: Shard, complete: Complete | None = None) -> LinearOperator:
+    def on(
+        self,
+        shard: Shard,
+        *,
+        complete: Complete | None = None,
+        degrees: Degrees | None = None,
+        factors: FloatArray | None = None,
+    ) -> LinearOperator:
         """Returns the operator on the edges of `shard`.
 
         Args:
             complete: appends to one number per row those of the halo rows, which other ranks know; not needed where
                 there are none.
+            degrees: of the rows in the whole graph, where the shard has some of their edges only.
+            factors: multiply each message further, in the adjacency's order.
         """
         adjacency = shard.adjacency
         values = None
@@ -53,13 +71,23 @@ class Linear:
             assert shard.edge_weight is not None
             weights = shard.edge_weight.detach().double().numpy()
             values = weights if adjacency.edge_order is None else weights[adjacency.edge_order]
+        total = None if degrees is None else degrees.weights if self.weighted else degrees.counts
         if self.kind == "sum":
-            return sum_operator(adjacency, values, own_weight=self.own_weight)
-        if self.kind == "mean":
-            return mean_operator(adjacency, values)
-        return gcn_operator(
-            adjacency, values, self_loops=self.self_loops, loop_weight=self.loop_weight, complete=complete
-        )
+            operator = sum_operator(adjacency, values, own_weight=self.own_weight)
+        elif self.kind == "mean":
+            operator = mean_operator(adjacency, values, degrees=None if degrees is None else degrees.counts)
+        else:
+            operator = gcn_operator(
+                adjacency,
+                values,
+                self_loops=self.self_loops,
+                loop_weight=self.loop_weight,
+                complete=complete,
+                degrees=total,
+            )
+        if factors is None:
+            return operator
+        return replace(operator, values=factors if values is None else values * factors)
 
 
 @final
@@ -120,6 +148,14 @@ class Aggregator(ABC):
     def gathers_first(self, x: Tensor, width_out: int) -> bool:
         """Whether `sources` is better taken of x than of what a Linear with `width_out` outputs makes of it."""
         return True
+
+    def aggregates_first(self, x: Tensor, width_out: int) -> bool:
+        """Whether `linear` is better taken of x than of what a Linear with `width_out` outputs makes of it.
+
+        By default where it is remembered from step to step (then neither the forward nor the backward pass has a
+        product left), and otherwise on whichever side of the Linear is narrower.
+        """
+        return self.is_remembered(x) or x.shape[1] <= width_out
 
     def total(self, x: Tensor) -> Tensor:
         """Returns the sum of x over ranks."""

@@ -23,9 +23,9 @@ from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
 from laconic.attach.forward import signature_of
 from laconic.attach.norms import is_over_nodes, norm_forward
-from laconic.attach.scope import Scope
+from laconic.attach.scope import Scope, StandIn
 from laconic.attach.shared import is_sharer, refuse_call, share_rows, shared_forward
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,19 @@ class Attachment:
         self._scope.epoch, self._scope.step = epoch, step
 
     @contextmanager
-    def using(self, batch: Shard) -> Iterator[Shard]:
-        """Inside, the model's convolutions work on `batch`: a mini-batch, which is used once."""
-        with self._scope.using(batch, LocalAggregator(batch, remember_inputs=False)):
+    def using(self, batch: Shard, aggregator: Aggregator | None = None) -> Iterator[Shard]:
+        """Inside, the model's convolutions work on `batch`: by default a mini-batch, which is used once."""
+        with self._scope.using(batch, aggregator or LocalAggregator(batch, remember_inputs=False)):
             yield batch
+
+    def train_on(self, stand_in: StandIn | None) -> None:
+        """From now on training forward passes, called on the shard as before, run on `stand_in`."""
+        assert stand_in is None or stand_in.shard.num_rows >= self.shard.num_rows
+        self._scope.stand_in = stand_in
+
+    def call_before_evaluation(self, function: Callable[[], None]) -> None:
+        """From now on `function` is called before each forward pass in eval mode."""
+        self._scope.before_evaluation = function
 
     def detach(self) -> nn.Module:
         """Gives the model back as it was before `attach`."""
@@ -229,6 +238,10 @@ def _is_lazy(conv: nn.Module) -> bool:
 
 def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
+    if self.training and scope.stand_in is not None:
+        return _forward_on_stand_in(self, scope, scope.stand_in, *args, **kwargs)
+    if not self.training and scope.before_evaluation is not None:
+        scope.before_evaluation()
     scope.aggregator.begin(is_training=self.training)
     inner = _inner_forward(self, scope)
     if not self.training:
@@ -242,6 +255,23 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     finally:
         scope.grad_enabled = False
         scope.step += 1
+
+
+def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any, **kwargs: Any) -> Tensor:
+    """Returns the outputs for the shard's rows of a forward pass on what stands in for it."""
+    given = list(signature_of(type(model).forward).bind(model, *args, **kwargs).arguments.values())[1:]
+    own = scope.shard
+    known = {id(tensor) for tensor in (own.x, own.edge_index, own.edge_weight)}
+    if len(given) < 2 or any(value is not None and id(value) not in known for value in given):
+        raise UnsupportedModelError(
+            "In training this strategy calls the model on more rows than the shard has, and so has to be called with "
+            "shard.x and shard.edge_index themselves (and shard.edge_weight or none), and nothing else."
+        )
+    is_weighted = own.edge_weight is not None and any(value is own.edge_weight for value in given)
+    weight = {"edge_weight": stand_in.shard.edge_weight} if is_weighted else {}
+    with scope.using(stand_in.shard, stand_in.aggregator):
+        out: Tensor = _keyed_forward(model, stand_in.shard.x, stand_in.shard.edge_index, **weight)
+    return out[: own.num_rows]
 
 
 def _inner_forward(model: Any, scope: Scope) -> Callable[..., Any]:

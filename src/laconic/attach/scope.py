@@ -1,7 +1,8 @@
 """Scope: what the layers of an attached model share: the shard in use, its aggregator, and the keys of randomness."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -10,6 +11,18 @@ from torch import Tensor
 from laconic.attach.aggregator import Aggregator
 from laconic.graph import Shard
 from laconic.kernels.keyed import fold_key
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """A shard whose first rows are those of another one, and which a model is trained on in its place.
+
+    The rows that follow are context: the model sees them, and nobody sees what it makes of them.
+    """
+
+    shard: Shard
+    aggregator: Aggregator
 
 
 @final
@@ -34,18 +47,23 @@ class Scope:
         self.grad_enabled = False
         """Whether autograd recorded when the model was called."""
         self.edge_ends: list[Tensor] = []
+        self.stand_in: StandIn | None = None
+        """What training forward passes run on instead of the shard; None: on the shard itself."""
+        self.before_evaluation: Callable[[], None] | None = None
+        """Called before a forward pass in eval mode."""
         self._enter(shard, aggregator)
 
     @contextmanager
     def using(self, shard: Shard, aggregator: Aggregator) -> Iterator[None]:
         """Inside, `shard` is the one in use."""
         # The versions come back too: edges that were changed in place stay changed, whatever was used in between.
-        before = (self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version)
+        before = (self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.stand_in)
         self._enter(shard, aggregator)
+        self.stand_in = None
         try:
             yield
         finally:
-            self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version = before
+            self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.stand_in = before
 
     def _enter(self, shard: Shard, aggregator: Aggregator) -> None:
         self.shard = shard

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laconic.graph.adjacency import Adjacency
 from laconic.graph.operators.linear import FloatArray, LinearOperator
@@ -20,9 +21,12 @@ def sum_operator(
     return LinearOperator(adjacency, values, diagonal=diagonal)
 
 
-def mean_operator(adjacency: Adjacency, values: FloatArray | None = None) -> LinearOperator:
-    """Returns the mean over in-neighbours (0 where there is none)."""
-    return LinearOperator(adjacency, values, row_scale=1.0 / np.maximum(adjacency.row_degrees, 1))
+def mean_operator(
+    adjacency: Adjacency, values: FloatArray | None = None, *, degrees: FloatArray | None = None
+) -> LinearOperator:
+    """Returns the mean over in-neighbours (0 where there is none); over `degrees` of them, where told."""
+    counts = adjacency.row_degrees if degrees is None else degrees
+    return LinearOperator(adjacency, values, row_scale=1.0 / np.maximum(counts, 1))
 
 
 def gcn_operator(
@@ -32,6 +36,7 @@ def gcn_operator(
     self_loops: bool = True,
     loop_weight: float = 1.0,
     complete: Complete | None = None,
+    degrees: FloatArray | None = None,
 ) -> LinearOperator:
     """Returns D^-1/2 (A + loops) D^-1/2 of Kipf and Welling (arXiv 1609.02907), D being weighted in-degrees.
 
@@ -40,18 +45,23 @@ def gcn_operator(
     Args:
         complete: gives the scales of all columns when told those of the rows, where there are more columns than rows:
             the degree of a source is known to the rank that has all edges into it.
+        degrees: sum of the weights that arrive at each row in the whole graph, loops included, where not all of these
+            edges are here; loops always are.
     """
     weights = np.ones(adjacency.num_edges) if values is None else values.astype(np.float64)
     rows = adjacency.row_of_edge
+    is_loop = rows == adjacency.indices
+    given = weights
     if self_loops:
-        is_loop = rows == adjacency.indices
         loops = np.full(adjacency.num_rows, loop_weight)
         loops[rows[is_loop]] = weights[is_loop]
         weights = np.where(is_loop, 0.0, weights)
-    # bincount counts in integers where there is nothing to add up.
-    degrees = np.bincount(rows, weights=weights, minlength=adjacency.num_rows).astype(np.float64)
+    if degrees is None:
+        degrees = _sums_by_row(rows, weights, adjacency.num_rows)
+    elif self_loops:
+        degrees = degrees - _sums_by_row(rows[is_loop], given[is_loop], adjacency.num_rows)
     if self_loops:
-        degrees += loops
+        degrees = degrees + loops
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = degrees**-0.5
     scale[~np.isfinite(scale) & (degrees == 0)] = 0.0
@@ -63,3 +73,8 @@ def gcn_operator(
         diagonal=loops * scale**2 if self_loops else None,
         skip_loops=self_loops,
     )
+
+
+def _sums_by_row(rows: NDArray[np.integer], weights: FloatArray, num_rows: int) -> FloatArray:
+    # bincount counts in integers where there is nothing to add up.
+    return np.bincount(rows, weights=weights, minlength=num_rows).astype(np.float64)

@@ -16,19 +16,14 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def aggregate_and_project(
     aggregator: Aggregator, aggregation: Linear, x: Tensor, linear: Any, bias: Tensor | None
 ) -> Tensor:
-    """Returns linear(aggregation of x) + bias, in the order that costs least.
-
-    Aggregated first when that is remembered from step to step (the graph's own features): then neither the forward nor
-    the backward pass has a product left. Otherwise on whichever side of the Linear is narrower.
-    """
+    """Returns linear(aggregation of x) + bias, in the order that costs least (see `Aggregator.aggregates_first`)."""
     if not is_plain(linear):
         # A parametrised or hooked layer may be more than a matrix.
         projected: Tensor = linear(aggregator.linear(aggregation, x))
         return projected if bias is None else projected + bias
     assert bias is None or linear.bias is None, "two biases"
     offset = linear.bias if bias is None else bias
-    width_out, width_in = linear.weight.shape
-    if aggregator.is_remembered(x) or width_in <= width_out:
+    if aggregator.aggregates_first(x, linear.weight.shape[0]):
         return F.linear(aggregator.linear(aggregation, x), linear.weight, offset)
     out = aggregator.linear(aggregation, F.linear(x, linear.weight))
     return out if offset is None else out + offset

@@ -21,8 +21,7 @@ def _forward(conv: SGConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
     project_first = (
         is_plain(conv.lin)
         and not conv.cached
-        and not aggregator.is_remembered(x)
-        and conv.lin.weight.shape[0] < conv.lin.weight.shape[1]
+        and not aggregator.aggregates_first(x, conv.lin.weight.shape[0])
     )
     if project_first:
         out = F.linear(x, conv.lin.weight)
