@@ -19,9 +19,7 @@ def _forward(conv: SGConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
     aggregator = scope.aggregator
     out: Tensor
     project_first = (
-        is_plain(conv.lin)
-        and not conv.cached
-        and not aggregator.aggregates_first(x, conv.lin.weight.shape[0])
+        is_plain(conv.lin) and not conv.cached and not aggregator.aggregates_first(x, conv.lin.weight.shape[0])
     )
     if project_first:
         out = F.linear(x, conv.lin.weight)

@@ -1,0 +1,160 @@
+"""RememberingAggregator: neighbours on other ranks are remembered as they were at the last refresh.
+
+A refresh is a forward pass in eval mode, exact, in which each rank keeps the rows that it gets: the inputs of each
+layer, of the neighbours that it lacks. In the steps after it they stand where they stood, while the weights that they
+are multiplied with move on; no row travels. The graph's own features never change: they are fetched once.
+
+What is kept is a layer's *input*, before its Linear: kept behind it, a row would be multiplied by old weights.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.attach.aggregator import Aggregator, Linear
+from laconic.attach.remembered import RememberedInputs
+from laconic.graph.operators.linear import FloatArray, LinearOperator
+from laconic.halo.operator import SplitAdjacency, SplitOperator
+from laconic.halo.placement import Placement
+
+# Shapes: N owned rows, H halo rows
+
+
+@final
+class RememberingAggregator(Aggregator):
+    """Owned rows in, owned rows out. Only inside `refreshing` do ranks talk; then all call together, in one order."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(placement.shard)
+        self._placement = placement
+        self._exchange = placement.exchange
+        self._split = SplitAdjacency.of(placement.shard.adjacency)
+        self._whole: dict[Linear, LinearOperator] = {}
+        self._operators: dict[Linear, SplitOperator] = {}
+        self._constants = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
+        self._of_constants: dict[int, Tensor] = {}
+        self._kept: list[Tensor] = []
+        self._kept_products: dict[int, Tensor] = {}
+        self._is_refreshing = False
+        self._next = 0
+        self._layer = -1
+
+    @property
+    def num_kept_bytes(self) -> int:
+        """Memory of the rows that are remembered."""
+        return sum(rows.nbytes for rows in (*self._kept, *self._kept_products.values()))
+
+    @contextmanager
+    def refreshing(self) -> Iterator[None]:
+        """Inside, a forward pass fetches the rows that it needs, and they are kept in place of those before."""
+        self._is_refreshing, self._kept, self._kept_products = True, [], {}
+        try:
+            yield
+        finally:
+            self._is_refreshing = False
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    def begin(self, *, is_training: bool) -> None:
+        self._next, self._layer = 0, -1
+
+    def enter_layer(self, number: int) -> None:
+        self._layer = number
+
+    def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
+        operator = self._operator(aggregation)
+        number, halo = self._halo_of(x)
+        if self.is_remembered(x):
+            return self._constants.recall(
+                aggregation, x, lambda rows: operator.local.multiply(rows).add_(operator.remote.multiply(halo))
+            )
+        if number not in self._kept_products:
+            self._kept_products[number] = operator.remote.multiply(halo.to(x.dtype))
+        return _plus_constant(operator.local @ x, self._kept_products[number])
+
+    def linear_with_edge_dropout(
+        self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
+    ) -> Tensor:
+        dropped = self._dropped(aggregation, self._whole_operator(aggregation), probability, keys)
+        operator = SplitOperator.of(dropped, self._split, self._exchange)
+        _, halo = self._halo_of(x)
+        return _plus_constant(operator.local @ x, operator.remote.multiply(halo.to(x.dtype)))
+
+    def is_remembered(self, x: Tensor) -> bool:
+        return self._constants.covers(x)
+
+    def sources(self, x: Tensor) -> Tensor:
+        _, halo = self._halo_of(x)
+        if self.is_remembered(x):
+            return self._constants.recall("sources", x, lambda rows: torch.cat([rows, halo]))
+        return torch.cat([x, halo.to(x.dtype)])
+
+    def gathers_first(self, x: Tensor, width_out: int) -> bool:
+        return True
+
+    def aggregates_first(self, x: Tensor, width_out: int) -> bool:
+        return True
+
+    def _halo_of(self, x: Tensor) -> tuple[int, Tensor]:
+        """Returns the number of this call in the pass, and what is remembered of the halo's rows there."""
+        number, self._next = self._next, self._next + 1
+        if self._is_refreshing:
+            assert number == len(self._kept)
+            self._kept.append(self._fetch(x))
+        assert number < len(self._kept), "a pass asks for more rows than the refresh before it kept"
+        halo = self._kept[number]
+        assert halo.shape[1:] == x.shape[1:], f"rows of {tuple(halo.shape[1:])} were kept, {tuple(x.shape[1:])} asked"
+        return number, halo
+
+    def _fetch(self, x: Tensor) -> Tensor:
+        if not self.is_remembered(x) and x is not self._shard.x:
+            with self._booked():
+                return self._exchange.start(x).wait()
+        # Constant: the features, and their powers (SGConv). They come once.
+        if id(x) not in self._of_constants:
+            with self._booked():
+                self._of_constants[id(x)] = self._exchange.start(x).wait()
+        return self._of_constants[id(x)]
+
+    def _operator(self, aggregation: Linear) -> SplitOperator:
+        if aggregation not in self._operators:
+            self._operators[aggregation] = SplitOperator.of(
+                self._whole_operator(aggregation), self._split, self._exchange
+            )
+        return self._operators[aggregation]
+
+    def _whole_operator(self, aggregation: Linear) -> LinearOperator:
+        if aggregation not in self._whole:
+            # In a pass that refreshes, which comes first: the degrees of halo rows are asked from their owners.
+            self._whole[aggregation] = aggregation.on(self._shard, complete=self._with_halo_values)
+        return self._whole[aggregation]
+
+    def _with_halo_values(self, values: FloatArray) -> FloatArray:
+        assert self._is_refreshing, "operators are made in the first refresh"
+        with self._booked():
+            halo = self._exchange.start(torch.from_numpy(values)).wait()
+        return np.concatenate([values, halo.numpy()])
+
+    def _booked(self) -> AbstractContextManager[None]:
+        return self._placement.communicator.ledger.phase("repartition", layer=self._layer)
+
+
+class _PlusConstant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, constant: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.add_(constant)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+# Torch leaves `apply` untyped. In place: a product just made has no other user.
+_plus_constant: Callable[..., Tensor] = _PlusConstant.apply
