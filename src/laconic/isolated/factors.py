@@ -47,7 +47,7 @@ def row_factors(
         raise ConfigError(unknown_name(combination, COMBINATIONS, family="combination"))
     _check_that_something_counts(counts, rank_totals)
     if combination == "self_normalised":
-        return weights / rank_totals.sum()
+        return weights / float(rank_totals.sum())
     if combination == "ht" and not rho > 0.0:
         raise ConfigError(
             f'Combination "ht" divides by the expected coverage, which should be more than 0; got {rho}. '
