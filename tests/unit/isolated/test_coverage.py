@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.unit.isolated.tiny_graphs import edges_among
 
 from laconic.errors import ConfigError
 from laconic.graph import Adjacency
@@ -24,14 +25,6 @@ def random_edges(num_nodes, num_edges, rng):
     return rng.integers(0, num_nodes - 1, num_edges), rng.integers(0, num_nodes - 1, num_edges)
 
 
-def local_adjacency(sources, destinations, rows):
-    """The edges among `rows`, renumbered."""
-    number = np.full(int(max(sources.max(), destinations.max(), rows.max())) + 1, -1)
-    number[rows] = np.arange(len(rows))
-    among = (number[sources] >= 0) & (number[destinations] >= 0)
-    return Adjacency.from_edges(number[sources[among]], number[destinations[among]], len(rows), len(rows))
-
-
 def walks_that_stay(sources, destinations, node, rows, num_hops):
     """Share of all walks from `node` against the edges, each as likely as the next at every step, by following each."""
     if num_hops == 0:
@@ -50,7 +43,7 @@ def test_coverage_is_the_share_of_walks_that_stay_among_the_rows_held(num_hops, 
     sources, destinations = random_edges(12, 30, rng)
     degrees = np.bincount(destinations, minlength=12)
     rows = rng.permutation(12)[:7]
-    coverage = node_coverage(local_adjacency(sources, destinations, rows), degrees[rows], num_hops)
+    coverage = node_coverage(edges_among(sources, destinations, rows), degrees[rows], num_hops)
     expected = [walks_that_stay(sources, destinations, node, set(rows), num_hops) for node in rows]
     assert coverage.dtype == np.float64
     np.testing.assert_allclose(coverage, expected, atol=1e-12)
@@ -62,7 +55,7 @@ def test_whole_neighbourhoods_are_covered_to_the_bit(num_hops, degree_type):
     rng = np.random.default_rng(0)
     sources, destinations = random_edges(500, 4000, rng)
     degrees = np.bincount(destinations, minlength=500).astype(degree_type)
-    assert np.all(node_coverage(local_adjacency(sources, destinations, np.arange(500)), degrees, num_hops) == 1.0)
+    assert np.all(node_coverage(edges_among(sources, destinations, np.arange(500)), degrees, num_hops) == 1.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -75,7 +68,7 @@ def test_coverage_lies_in_0_to_1_falls_with_hops_and_grows_with_every_chunk_adde
     before = np.zeros((4, num_nodes))
     for num_held in range(1, num_chunks + 1):
         rows = np.flatnonzero(chunk < num_held)
-        adjacency = local_adjacency(sources, destinations, rows)
+        adjacency = edges_among(sources, destinations, rows)
         coverage = np.stack([node_coverage(adjacency, degrees[rows], hops) for hops in range(4)])
         assert np.all(coverage >= 0)
         assert np.all(coverage <= 1)
