@@ -73,9 +73,26 @@ class LedgerRecord:
     """Payload that went to, or came from, other ranks."""
 
 
-_KINDS: dict[str, type[Any]] = {"epoch": EpochRecord, "ledger": LedgerRecord}
-Record = EpochRecord | LedgerRecord
-AnyRecord = TypeVar("AnyRecord", EpochRecord, LedgerRecord)
+@final
+@dataclass(frozen=True, slots=True)
+class CoverageRecord:
+    """How much of their neighbourhoods the training nodes had on their ranks, from one epoch on; in metrics.jsonl."""
+
+    epoch: int
+    """The epoch from which on it is so."""
+    mean: float
+    """Mean over the training nodes of all ranks: 1 where nothing is missing."""
+    minimum: float
+    """The smallest."""
+    effective_sample_size: float
+    """How many equally covered nodes would average as steadily."""
+    histogram: list[int]
+    """Training nodes in ten equal bins from 0 to 1."""
+
+
+_KINDS: dict[str, type[Any]] = {"epoch": EpochRecord, "ledger": LedgerRecord, "coverage": CoverageRecord}
+Record = EpochRecord | LedgerRecord | CoverageRecord
+AnyRecord = TypeVar("AnyRecord", EpochRecord, LedgerRecord, CoverageRecord)
 
 
 def format_record(record: Record) -> str:
@@ -99,7 +116,8 @@ def parse_record(line: str) -> Record:
     for name, hint in typing.get_type_hints(cls).items():
         value = getattr(record, name)
         # JSON from elsewhere may have a whole float written without its point; and True is no number.
-        fits = isinstance(value, hint) or (isinstance(value, int) and isinstance(0.0, hint))
+        kind = list if typing.get_origin(hint) is list else hint
+        fits = isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))
         if not fits or isinstance(value, bool):
             raise ValueError(f"its {name} is {value!r}")
     return record
@@ -110,6 +128,10 @@ def read_records(path: Path, kind: type[AnyRecord]) -> list[AnyRecord]:
 
     A last line without its line end was cut while it was written, and is left out; any other bad line is an error.
     """
+    return [record for record in _read_all(path) if isinstance(record, kind)]
+
+
+def _read_all(path: Path) -> list[Record]:
     text = path.read_text(encoding="utf-8", errors="replace")
     whole = text[: text.rfind("\n") + 1]
     records = []
@@ -121,16 +143,15 @@ def read_records(path: Path, kind: type[AnyRecord]) -> list[AnyRecord]:
                 f"{path}, line {number}, cannot be read: {error}. The file was altered or comes from another version; "
                 f"restore it, or start a new run."
             ) from error
-        if isinstance(record, kind):
-            records.append(record)
+        records.append(record)
     return records
 
 
 def keep_epochs(path: Path, last_epoch: int, kind: type[AnyRecord]) -> list[AnyRecord]:
-    """Cuts a file of rows of one kind back to those up to `last_epoch` and returns them: a resumed run writes on."""
-    kept = [record for record in read_records(path, kind) if record.epoch <= last_epoch] if path.exists() else []
+    """Cuts a file of rows back to those up to `last_epoch`: a resumed run writes on. Returns those of one kind."""
+    kept = [record for record in _read_all(path) if record.epoch <= last_epoch] if path.exists() else []
     write_records(path, kept)
-    return kept
+    return [record for record in kept if isinstance(record, kind)]
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:

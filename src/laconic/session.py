@@ -130,6 +130,7 @@ class Session:
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields 1 to `num_epochs`, telling the strategy when each begins."""
         self._attached()
+        self.strategy.expect_epochs(num_epochs)
         for epoch in range(1, num_epochs + 1):
             self.strategy.start_epoch(epoch)
             yield epoch
@@ -144,7 +145,19 @@ class Session:
             out: the model's outputs for every row of `shard`.
         """
         rows = shard.train_rows
-        return self.strategy.share_loss(function(out[rows], shard.y[rows], reduction="sum") / self.strategy.num_train)
+        factors = self.strategy.row_factors
+        if factors is None:
+            total = function(out[rows], shard.y[rows], reduction="sum") / self.strategy.num_train
+        else:
+            losses = function(out[rows], shard.y[rows], reduction="none")
+            if not isinstance(losses, Tensor) or losses.shape[:1] != rows.shape:
+                raise ConfigError(
+                    f"This strategy weighs the loss of each training node, and so needs one number for each of the "
+                    f"{len(rows)} from the loss function with reduction='none'; it gave "
+                    f"{getattr(losses, 'shape', type(losses).__name__)}. Use such a loss, or correction=none."
+                )
+            total = (losses.flatten(1).sum(1) if losses.dim() > 1 else losses).mul(factors.to(losses.dtype)).sum()
+        return self.strategy.share_loss(total)
 
     def evaluate(self, metric: str = "auto") -> dict[str, float]:
         """Returns the score of each split on the whole graph, exactly: {"train": ..., "val": ..., "test": ...}.

@@ -17,10 +17,10 @@ from laconic.graph import Graph, Shard
 from laconic.specs import format_spec
 from laconic.strategies import STRATEGIES, Strategy, parse_strategy
 
-# Strategies whose gradients are those of one machine, up to rounding.
-EXACT = ["single", "compressed_halo"]
+# Strategies whose gradients, on one rank at least, are those of one machine, up to rounding.
+EXACT = ["single", "compressed_halo", "gradient_only"]
 # Those that run in one process without other ranks.
-LOCAL = ["single", "compressed_halo"]
+LOCAL = ["single", "compressed_halo", "gradient_only"]
 
 BUILDERS = {
     "gcn": lambda: GCN(8, 16, 2, 4),

@@ -26,8 +26,9 @@ BUCKET_BYTES = 25 << 20
 class SharedGradients:
     """Makes the gradients of one model those of all ranks."""
 
-    def __init__(self, model: nn.Module, communicator: Communicator) -> None:
+    def __init__(self, model: nn.Module, communicator: Communicator, *, loss_phase: str = "forward") -> None:
         self._model = model
+        self._loss_phase = loss_phase
         self.communicator = communicator
         self._are_leaves_checked = False
         self._pass_under_way: int | None = None
@@ -37,7 +38,7 @@ class SharedGradients:
         if not self._are_leaves_checked and loss.grad_fn is not None:
             self._check_leaves(loss)
             self._are_leaves_checked = True
-        with self.communicator.ledger.phase("forward"):
+        with self.communicator.ledger.phase(self._loss_phase):
             shared: Tensor = _shared_loss(loss, self)
         return shared
 

@@ -29,37 +29,38 @@ from laconic.records import LedgerRecord
 _NUM_ROWS = 3
 
 
-def rehearse(model: nn.Module, placement: Placement) -> list[LedgerRecord]:
+def rehearse(model: nn.Module, placement: Placement, epoch: int = 1) -> list[LedgerRecord]:
     """Returns what this rank will send and receive, as its ledger will count it.
 
-    Rows of epoch 0 are what the first step costs once (phase "setup"); rows of epoch 1 are what every epoch with one
-    training step and one evaluation costs, the counting of scores excepted.
+    Rows of epoch 0 are what the first step costs once (phase "setup"); the others, labelled `epoch`, are what every
+    epoch with one training step and one evaluation costs, the counting of scores excepted.
 
     Args:
         model: attached or not; it is copied and stays as it is.
     """
-    stage = _stage(placement)
+    stage = stage_of(placement)
     actor = detached_copy(model)
     with torch.random.fork_rng(devices=[]):
         attach(actor, stage.shard, aggregator=HaloAggregator(stage))
         ledger = stage.communicator.ledger
-        _act(actor, stage)
+        act(actor, stage)
         once = [row for row in ledger.take(0) if row.phase == "setup"]
-        _act(actor, stage)
-        return [_to_scale(row, stage, placement) for row in [*once, *ledger.take(1)]]
+        act(actor, stage)
+        return [to_scale(row, stage, placement) for row in [*once, *ledger.take(epoch)]]
 
 
-def _act(actor: nn.Module, stage: Placement) -> None:
+def act(actor: nn.Module, stage: Placement, *, loss_phase: str = "forward") -> None:
+    """Plays one training step and one evaluation."""
     actor.train()
     loss = run_model(actor, stage.shard).sum()
-    torch.autograd.backward(SharedGradients(actor, stage.communicator).share(loss))
+    torch.autograd.backward(SharedGradients(actor, stage.communicator, loss_phase=loss_phase).share(loss))
     actor.zero_grad()
     actor.eval()
     with torch.no_grad():
         run_model(actor, stage.shard)
 
 
-def _stage(placement: Placement) -> Placement:
+def stage_of(placement: Placement) -> Placement:
     """Returns a placement of a few rows, with one halo row from each rank that has some for us."""
     shard, real = placement.shard, placement.exchange.splits
     communicator = placement.communicator
@@ -92,7 +93,7 @@ def _stage(placement: Placement) -> Placement:
     return dataclasses.replace(placement, shard=stage, exchange=exchange)
 
 
-def _to_scale(row: LedgerRecord, stage: Placement, placement: Placement) -> LedgerRecord:
+def to_scale(row: LedgerRecord, stage: Placement, placement: Placement) -> LedgerRecord:
     if row.operation != "all_to_all":
         return row
     # Forward, rows go the way of the splits, backward the other way; few and real ones alike.

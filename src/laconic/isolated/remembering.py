@@ -61,6 +61,17 @@ class RememberingAggregator(Aggregator):
     def is_shared(self) -> bool:
         return True
 
+    @property
+    def num_nodes(self) -> int:
+        return self._placement.num_nodes if self._is_refreshing else self._shard.num_rows
+
+    def total(self, x: Tensor) -> Tensor:
+        """Returns the sum over ranks in a refresh, which is exact; in training a rank goes by its own rows."""
+        if not self._is_refreshing:
+            return x
+        with self._booked():
+            return self._placement.communicator.all_reduce(x)
+
     def begin(self, *, is_training: bool) -> None:
         self._next, self._layer = 0, -1
 

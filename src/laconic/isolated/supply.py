@@ -34,8 +34,8 @@ class Supply(ABC):
         """
 
     @abstractmethod
-    def num_sent(self, wanted: Sequence[Sequence[int]]) -> tuple[int, int]:
-        """Returns the bytes that `start` sends from, and brings to, this rank over the network."""
+    def between(self, wanted: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
+        """Returns the bytes that `start` sends from this rank to each, and brings here from each, over the network."""
 
 
 @final
@@ -66,8 +66,8 @@ class StorageSupply(Supply):
         reading = [self._reader.submit(self._read, number) for number in wanted[self._rank]]
         return lambda: [chunk.result() for chunk in reading]
 
-    def num_sent(self, wanted: Sequence[Sequence[int]]) -> tuple[int, int]:
-        return 0, 0
+    def between(self, wanted: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
+        return [0] * len(wanted), [0] * len(wanted)
 
     def _read(self, number: int) -> HeldChunk:
         return HeldChunk.read(self._open_chunk(number), self._chunk_starts, self._prepare)
@@ -119,9 +119,9 @@ class PeerSupply(Supply):
 
         return arrive
 
-    def num_sent(self, wanted: Sequence[Sequence[int]]) -> tuple[int, int]:
+    def between(self, wanted: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
         splits = self._splits(wanted)
-        return sum(splits.send), sum(splits.receive)
+        return splits.send, splits.receive
 
     def _splits(self, wanted: Sequence[Sequence[int]]) -> Splits:
         num_ranks, rank = len(wanted), self._communicator.rank

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from laconic.specs import parse_spec
 from laconic.strategies.base import Strategy
 from laconic.strategies.compressed_halo import CompressedHalo
+from laconic.strategies.gradient_only import GradientOnly
 from laconic.strategies.single import Single
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
     "single": Single,
     "compressed_halo": CompressedHalo,
+    "gradient_only": GradientOnly,
 }
 
 

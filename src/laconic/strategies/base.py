@@ -17,6 +17,7 @@ continued from `state()` equals one that never stopped; what cannot be done is r
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from laconic.attach import Attachment
 from laconic.comm.communicator import Communicator
 from laconic.graph import Graph, Shard
-from laconic.records import LedgerRecord
+from laconic.records import CoverageRecord, LedgerRecord
 from laconic.store import Store
 
 
@@ -36,8 +37,15 @@ class Strategy(ABC):
         """Returns the part of the graph that this rank holds; all ranks call it together."""
 
     @abstractmethod
-    def with_features(self, x: Tensor) -> Shard:
-        """Returns the shard with other features: prepared ones, before a model is attached."""
+    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
+        """Returns the shard with other features: prepared ones, before a model is attached.
+
+        Args:
+            prepare: does to any rows what was done to these.
+        """
+
+    def expect_epochs(self, num_epochs: int) -> None:  # noqa: B027
+        """Told before the first epoch how many there will be, where that is known."""
 
     @property
     @abstractmethod
@@ -56,6 +64,11 @@ class Strategy(ABC):
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
         """Moves on to `epoch` (the first is 1), to its step number `step`, and returns the shard to train on."""
 
+    @property
+    def row_factors(self) -> Tensor | None:
+        """What the loss of each training row is multiplied by in this epoch; None: one over `num_train` for all."""
+        return None
+
     @abstractmethod
     def share_loss(self, loss: Tensor) -> Tensor:
         """Returns the sum over ranks of their shares of the loss.
@@ -71,10 +84,21 @@ class Strategy(ABC):
     def load_state(self, state: dict[str, Any]) -> None:
         """Takes back what `state` gave."""
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors that a checkpoint has to hold beside model and optimizer, the same on all ranks."""
+        return {}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:  # noqa: B027
+        """Takes back what `tensors` gave."""
+
+    def take_records(self) -> list[CoverageRecord]:
+        """Returns what is to be told of the epochs since the last call, beside their losses and scores."""
+        return []
+
     @abstractmethod
-    def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
         """Returns this rank's traffic exactly as its ledger will count it.
 
-        Rows of epoch 0 are what comes once, rows of epoch 1 what every epoch of one step and one evaluation costs, the
-        adding up of scores excepted.
+        Rows of epoch 0 are what comes once, the others what `epoch`, of one step and one evaluation, costs, the adding
+        up of scores excepted.
         """

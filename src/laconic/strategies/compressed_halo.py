@@ -1,11 +1,9 @@
 """Boundary rows are exchanged in every layer, through a codec; with `identity`, exactly (VARCO, arXiv 2406.17611)."""
 
-import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
@@ -13,16 +11,15 @@ from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.rehearsal import rehearse
 from laconic.halo.trial import check_layers, check_whole
-from laconic.launch.agreement import check_agreement
-from laconic.partitioners import PARTITIONERS, assign_parts
 from laconic.records import LedgerRecord
-from laconic.specs import parse_spec
-from laconic.store import Store, chunk_in_memory
+from laconic.store import Store
 from laconic.strategies._checks import check_plain_model
+from laconic.strategies._chunks import chunks_of
 from laconic.strategies.base import Strategy
 
 
@@ -47,22 +44,13 @@ class CompressedHalo(Strategy):
             raise ConfigError(f"Unknown codec {self.codec!r}. There is: identity.")
 
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
-        num_ranks = communicator.num_ranks
-        if isinstance(source, Store):
-            _check_fits(source, num_ranks)
-            chunk_map = ChunkMap.even([chunk.num_nodes for chunk in source.manifest.chunks], num_ranks)
-            chunks = [source.chunk(number) for number in chunk_map.chunks_of(communicator.rank)]
-        else:
-            # Every rank cuts alike: partitioners are deterministic; another version of METIS might not.
-            partitioner = parse_spec(self.partitioner, PARTITIONERS, family="partitioner")
-            parts = assign_parts(source, partitioner, num_ranks, seed=0)
-            check_agreement(communicator, {"partition": hashlib.sha256(parts.tobytes()).hexdigest()})
-            chunk_map = ChunkMap.even(np.bincount(parts, minlength=num_ranks).tolist(), num_ranks)
-            chunks = [chunk_in_memory(source, parts, num_ranks, communicator.rank)]
-        self._placement = place(chunks, chunk_map, communicator)
+        chunks = chunks_of(source, communicator, partitioner=self.partitioner)
+        chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
+        own = [chunks.open(number) for number in chunk_map.chunks_of(communicator.rank)]
+        self._placement = place(own, chunk_map, communicator)
         return self._placement.shard
 
-    def with_features(self, x: Tensor) -> Shard:
+    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
         placement = self._placed
         self._placement = replace(placement, shard=replace(placement.shard, x=x))
         return self._placement.shard
@@ -79,7 +67,7 @@ class CompressedHalo(Strategy):
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement = self._placed
         assert shard is placement.shard, "the shard comes from `place`"
-        _copy_from_first(model, placement.communicator)
+        copy_from_first(model, placement.communicator)
         if self._gradients is not None and placement.communicator.num_ranks > 1:
             raise ConfigError(
                 "This session has a model already, and ranks share the gradients of one. Put both into one module."
@@ -103,25 +91,10 @@ class CompressedHalo(Strategy):
     def load_state(self, state: dict[str, Any]) -> None:
         """Does nothing: between two epochs there is nothing to remember."""
 
-    def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
-        return rehearse(model, self._placed)
+    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
+        return rehearse(model, self._placed, epoch)
 
     @property
     def _placed(self) -> Placement:
         assert self._placement is not None, "place comes first"
         return self._placement
-
-
-def _check_fits(store: Store, num_ranks: int) -> None:
-    if num_ranks > store.num_chunks:
-        raise ConfigError(
-            f"{store.folder} has {store.num_chunks} chunks, and each of the {num_ranks} ranks needs one at least. Run "
-            f"on 1 to {store.num_chunks} ranks, or write it again with `laconic partition ... --parts {num_ranks}`."
-        )
-
-
-def _copy_from_first(model: nn.Module, communicator: Communicator) -> None:
-    """Gives all ranks the parameters and buffers of rank 0."""
-    with communicator.ledger.phase("setup"), torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            tensor.copy_(communicator.broadcast(tensor, root=0))

@@ -1,5 +1,6 @@
 """The reference: one process that holds the whole graph. Every other strategy is compared with it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -32,7 +33,7 @@ class Single(Strategy):
         self._shard = Shard.whole(source if isinstance(source, Graph) else source.to_graph())
         return self._shard
 
-    def with_features(self, x: Tensor) -> Shard:
+    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
         assert self._shard is not None, "place comes first"
         self._shard = replace(self._shard, x=x)
         return self._shard
@@ -64,5 +65,5 @@ class Single(Strategy):
     def load_state(self, state: dict[str, Any]) -> None:
         """Does nothing: between two epochs there is nothing to remember."""
 
-    def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
         return []

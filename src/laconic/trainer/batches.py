@@ -30,12 +30,14 @@ class Batch:
         rows: those of its rows that the loss is over.
         num_rows: rows that the loss is a mean over, on all ranks together.
         wait_seconds: how long training waited for it.
+        factors: what the loss of each of these rows is multiplied by; None: one over `num_rows` for all.
     """
 
     shard: Shard
     rows: Tensor | slice
     num_rows: int
     wait_seconds: float = 0.0
+    factors: Tensor | None = None
 
     @property
     def y(self) -> Tensor:

@@ -50,29 +50,39 @@ def absolute_source(source: str) -> str:
     return f"{Path(path).resolve()}{bracket}{options}"
 
 
+Normalisation = Literal["row", "none"]
+
+
 def prepare_features(
     holder: Holder, mode: str, communicator: Communicator | None = None
-) -> tuple[Holder, Literal["row", "none"]]:
+) -> tuple[Holder, Normalisation]:
     """Returns the graph or shard with float features, normalised as asked, and what was done.
 
-    See `data.normalise_features`.
+    See `data.normalise_features`; `prepare_rows` does the same to other rows.
 
     Args:
         communicator: where `holder` is one rank's share, so that all of them decide alike.
     """
-    x_NF = holder.x if holder.x.dtype in (torch.float32, torch.float64) else holder.x.float()
+    x_NF = prepare_rows(holder.x, "none")
     is_wanted = mode == "row" or (mode == "auto" and _looks_normalisable(x_NF, holder.train_mask, communicator))
-    if is_wanted:
-        if mode == "auto":
-            logger.info(
-                "Bags of words and few training nodes: each row of features is divided by its sum. "
-                "data.normalise_features=none leaves them as they are."
-            )
-        # A node without a word keeps its row of zeros.
-        sums = x_NF.abs().sum(dim=1, keepdim=True)
-        x_NF = x_NF / torch.where(sums == 0, torch.ones_like(sums), sums)
-    holder = holder if x_NF is holder.x else dataclasses.replace(holder, x=x_NF)
-    return holder, "row" if is_wanted else "none"
+    if is_wanted and mode == "auto":
+        logger.info(
+            "Bags of words and few training nodes: each row of features is divided by its sum. "
+            "data.normalise_features=none leaves them as they are."
+        )
+    normalised: Normalisation = "row" if is_wanted else "none"
+    x_NF = prepare_rows(x_NF, normalised)
+    return holder if x_NF is holder.x else dataclasses.replace(holder, x=x_NF), normalised
+
+
+def prepare_rows(x_NF: Tensor, normalised: Normalisation) -> Tensor:
+    """Returns rows of features as floats, each divided by its sum where `normalised` says so."""
+    x_NF = x_NF if x_NF.dtype in (torch.float32, torch.float64) else x_NF.float()
+    if normalised == "none":
+        return x_NF
+    # A node without a word keeps its row of zeros.
+    sums = x_NF.abs().sum(dim=1, keepdim=True)
+    return x_NF / torch.where(sums == 0, torch.ones_like(sums), sums)
 
 
 def _looks_normalisable(x_NF: Tensor, train_mask: Tensor, communicator: Communicator | None) -> bool:

@@ -69,7 +69,8 @@ def train_step(run: Run, batch: Batch) -> float:
     # Backward too: a part of the model that is run again there has to see the same edges.
     with nullcontext() if is_whole else attachment.using(batch.shard):
         logits = run_model(run.model, batch.shard)
-        loss = run.members.strategy.share_loss(objective(logits[batch.rows], batch.y, batch.num_rows))
+        factors = run.members.strategy.row_factors if is_whole else batch.factors
+        loss = run.members.strategy.share_loss(objective(logits[batch.rows], batch.y, batch.num_rows, factors))
         run.members.optimizer.zero_grad()
         torch.autograd.backward(loss)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
@@ -93,6 +94,7 @@ def close_epoch(run: Run) -> None:
     if run.state.is_better(record):
         run.keep_as_best(record)
     run.outputs.tell(record, run.members.evaluation.metric)
+    run.outputs.tell_coverage(run.members.strategy.take_records())
 
 
 def check_weights(run: Run) -> None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 from torch import nn
@@ -20,7 +21,7 @@ from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import model_name
-from laconic.trainer.data import describe_data, open_data, prepare_features
+from laconic.trainer.data import describe_data, open_data, prepare_features, prepare_rows
 from laconic.trainer.evaluate import Evaluation
 from laconic.trainer.optimizers import build_optimizer
 from laconic.units import format_count
@@ -70,7 +71,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
         shard = strategy.place(data, communicator)
     else:
         shard, normalised = prepare_features(strategy.place(data, communicator), normalise, communicator)
-        shard = strategy.with_features(shard.x)
+        shard = strategy.with_features(shard.x, partial(prepare_rows, normalised=normalised))
     about = data if isinstance(data, Graph) else data.manifest
     is_own_model = model is not None
     if model is None:
@@ -78,6 +79,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
             config.model, num_features=about.num_features, num_classes=about.num_classes, seed=training.seed
         )
     strategy.check(model, shard)
+    strategy.expect_epochs(training.epochs)
     logger.info(
         "%s: %s nodes, %s edges, %s features, %s classes. %s: %s parameters.",
         about.name,

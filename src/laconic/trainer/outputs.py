@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, final
 
-from laconic.records import EpochRecord, LedgerRecord, RecordFile, read_records
+from laconic.records import CoverageRecord, EpochRecord, LedgerRecord, RecordFile, read_records
 from laconic.trainer.board import Board
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.progress import Display, Silent
@@ -22,6 +22,10 @@ class Outputs(ABC):
     @abstractmethod
     def tell(self, record: EpochRecord, metric: str) -> None:
         """Hands the row of an epoch to everyone who keeps or shows it."""
+
+    @abstractmethod
+    def tell_coverage(self, records: Sequence[CoverageRecord]) -> None:
+        """Keeps rows on how much of their neighbourhoods training nodes had, which all ranks have alike."""
 
     @abstractmethod
     def tell_traffic(self, records: Sequence[LedgerRecord]) -> None:
@@ -76,6 +80,10 @@ class FolderOutputs(Outputs):
         self._board.add(record, metric)
         self.display.show(record)
 
+    def tell_coverage(self, records: Sequence[CoverageRecord]) -> None:
+        for record in records:
+            self._metrics.append(record)
+
     def tell_traffic(self, records: Sequence[LedgerRecord]) -> None:
         # A run on one rank has no traffic, and no file of it.
         if records:
@@ -113,6 +121,9 @@ class NoOutputs(Outputs):
 
     def tell(self, record: EpochRecord, metric: str) -> None:
         self._epochs.append(record)
+
+    def tell_coverage(self, records: Sequence[CoverageRecord]) -> None:
+        pass
 
     def tell_traffic(self, records: Sequence[LedgerRecord]) -> None:
         assert not records, "rank 0 keeps them"

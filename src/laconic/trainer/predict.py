@@ -7,6 +7,7 @@ write_predictions(predictions, Path("predictions.npz"))
 import csv
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -24,7 +25,7 @@ from laconic.models import build_model
 from laconic.store import Manifest
 from laconic.strategies import parse_strategy
 from laconic.trainer.checkpoint import Checkpoints, Which
-from laconic.trainer.data import describe_data, open_data, prepare_features
+from laconic.trainer.data import describe_data, open_data, prepare_rows
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
@@ -87,7 +88,8 @@ def predict(
         strategy = parse_strategy("single" if communicator.num_ranks == 1 else "compressed_halo")
         shard = strategy.place(data, communicator)
         # As in training, whatever the features of this graph look like.
-        shard = strategy.with_features(prepare_features(shard, snapshot.notes["inputs"]["normalise_features"])[0].x)
+        prepare = partial(prepare_rows, normalised=snapshot.notes["inputs"]["normalise_features"])
+        shard = strategy.with_features(prepare(shard.x), prepare)
         if model is None:
             num_classes = snapshot.notes["inputs"]["num_classes"]
             model = build_model(config.model, num_features=about.num_features, num_classes=num_classes, seed=0)

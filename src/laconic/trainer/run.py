@@ -17,6 +17,8 @@ from laconic.trainer.outputs import Outputs
 from laconic.trainer.snapshot import Snapshot, copy_model, copy_optimizer, load_model, load_optimizer
 from laconic.trainer.state import TrainingState
 
+_OF_STRATEGY = "strategy."
+
 
 @final
 @dataclass
@@ -64,7 +66,11 @@ class Run:
             self.state.step,
             copy_model(self.model),
             # Ours is keyed and needs no state; a user's model may draw from torch's own.
-            {**tensors, "torch_rng": torch.get_rng_state()},
+            {
+                **tensors,
+                **{f"{_OF_STRATEGY}{name}": value for name, value in self.members.strategy.tensors().items()},
+                "torch_rng": torch.get_rng_state(),
+            },
             {
                 "inputs": self.members.inputs,
                 "state": self.state.to_json(),
@@ -103,8 +109,10 @@ def restore(members: Members, snapshot: Snapshot, where: Path) -> TrainingState:
     try:
         tensors = dict(snapshot.training)
         torch_rng = tensors.pop("torch_rng")
+        of_strategy = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_OF_STRATEGY)}
         load_optimizer(members.optimizer, tensors, snapshot.notes["optimizer"])
         members.strategy.load_state(snapshot.notes["strategy"])
+        members.strategy.load_tensors({name.removeprefix(_OF_STRATEGY): value for name, value in of_strategy.items()})
         state = TrainingState.from_json(dict(snapshot.notes["state"]))
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(

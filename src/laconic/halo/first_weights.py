@@ -1,0 +1,13 @@
+"""All ranks begin with the same weights: those of rank 0."""
+
+import torch
+from torch import nn
+
+from laconic.comm.communicator import Communicator
+
+
+def copy_from_first(model: nn.Module, communicator: Communicator) -> None:
+    """Gives all ranks the parameters and buffers of rank 0."""
+    with communicator.ledger.phase("setup"), torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            tensor.copy_(communicator.broadcast(tensor, root=0))

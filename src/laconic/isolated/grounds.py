@@ -1,0 +1,171 @@
+"""Grounds: what a rank trains on in a super-epoch, and what the losses of its rows count there.
+
+RememberedGrounds: its own rows, and its neighbours' as they were when the super-epoch began.
+MovingGrounds: its own chunks and variable ones; what lies beyond is missing.
+"""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from laconic.attach import Attachment
+from laconic.attach.aggregator import Aggregator, LocalAggregator
+from laconic.attach.forward import run_model
+from laconic.attach.scope import StandIn
+from laconic.graph import Shard
+from laconic.halo.placement import Placement
+from laconic.isolated.aggregator import ViewAggregator
+from laconic.isolated.correction import Correction
+from laconic.isolated.coverage import CoverageSummary
+from laconic.isolated.remembering import RememberingAggregator
+from laconic.isolated.sweeper import Sweeper
+from laconic.records import CoverageRecord
+
+
+class Grounds(ABC):
+    """What a rank trains on; all ranks call every method together."""
+
+    correction: Correction
+    shard: Shard
+    row_factors: Tensor | None
+
+    @abstractmethod
+    def enter(self, super_epoch: int, epoch: int, *, is_last: bool) -> None:
+        """Moves on to `super_epoch` (the first is 0), at its epoch `epoch`.
+
+        Args:
+            is_last: nothing need be made ready for the one after it.
+        """
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what a checkpoint has to hold of it, the same on all ranks."""
+        return {}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:  # noqa: B027
+        """Takes back what `tensors` gave."""
+
+    def take_records(self) -> list[CoverageRecord]:
+        """Returns rows on coverage that were not taken yet."""
+        return []
+
+
+@final
+class RememberedGrounds(Grounds):
+    """A rank's own rows; neighbours on other ranks stand as they were at the last refresh."""
+
+    def __init__(self, attachment: Attachment, placement: Placement, correction: Correction) -> None:
+        self._attachment = attachment
+        self._placement = placement
+        self.correction = correction
+        self.aggregator = RememberingAggregator(placement)
+        self.shard = placement.shard
+        self.row_factors = None
+        self._refreshed_with: dict[str, Tensor] = {}
+        self._restored: dict[str, Tensor] | None = None
+
+    def enter(self, super_epoch: int, epoch: int, *, is_last: bool) -> None:
+        model = self._attachment.model
+        if self._restored:
+            # Taken up within a super-epoch: what is remembered was made with the weights that it began with.
+            now = _copied(model)
+            model.load_state_dict(self._restored)
+            self.refresh()
+            model.load_state_dict(now)
+        else:
+            self.refresh()
+        self._restored = None
+        if self.correction.combination != "self_normalised":
+            self.row_factors = self._factors()
+        self._attachment.train_on(StandIn(self.shard, self.aggregator))
+
+    def refresh(self) -> None:
+        """Runs the model once, exactly, and keeps what ranks get of each other."""
+        model = self._attachment.model
+        was_training = model.training
+        model.eval()
+        try:
+            with (
+                torch.no_grad(),
+                self._attachment.using(self.shard, self.aggregator),
+                self.aggregator.refreshing(),
+            ):
+                run_model(model, self.shard)
+        finally:
+            model.train(was_training)
+        self._refreshed_with = _copied(model)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self._refreshed_with)
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self._restored = tensors
+
+    def _factors(self) -> Tensor:
+        counts = self._placement.communicator.all_gather(torch.tensor([len(self.shard.train_rows)])).flatten()
+        num_own, num_ranks = len(self.shard.train_rows), int((counts > 0).sum())
+        return torch.full((num_own,), 1.0 / (num_ranks * max(num_own, 1)), dtype=torch.float64)
+
+
+@final
+class MovingGrounds(Grounds):
+    """A rank's own chunks and, super-epoch by super-epoch, other variable ones.
+
+    Args:
+        is_global: divide by the degrees of the whole graph, not by the number of neighbours that are there.
+    """
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        placement: Placement,
+        correction: Correction,
+        sweeper: Sweeper,
+        *,
+        is_global: bool,
+    ) -> None:
+        self._attachment = attachment
+        self._placement = placement
+        self.correction = correction
+        self.sweeper = sweeper
+        self._is_global = is_global
+        self.shard = placement.shard
+        self.row_factors = None
+        self._records: list[CoverageRecord] = []
+
+    def enter(self, super_epoch: int, epoch: int, *, is_last: bool) -> None:
+        communicator = self._placement.communicator
+        view = self.sweeper.view(super_epoch)
+        with communicator.ledger.phase("repartition"):
+            self.row_factors, coverage = self.correction.apply(view, communicator)
+        self._records.append(_as_record(coverage, epoch))
+        aggregator: Aggregator
+        if self._is_global:
+            sweep, _ = self.sweeper.sweep_of(super_epoch)
+            weights = sweep.edge_weight_of_held_row(communicator.rank) if self.correction.kind == "sweep" else None
+            aggregator = ViewAggregator(view, None if weights is None else view.factors(weights))
+        else:
+            aggregator = LocalAggregator(view.shard, remember_inputs=True)
+        self.shard = view.shard
+        self._attachment.train_on(StandIn(view.shard, aggregator))
+        if not is_last:
+            self.sweeper.start(super_epoch + 1)
+
+    def take_records(self) -> list[CoverageRecord]:
+        taken, self._records = self._records, []
+        return taken
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _as_record(coverage: CoverageSummary, epoch: int) -> CoverageRecord:
+    return CoverageRecord(
+        epoch=epoch,
+        mean=coverage.mean,
+        minimum=coverage.minimum,
+        effective_sample_size=coverage.effective_sample_size,
+        histogram=list(coverage.histogram),
+    )

@@ -1,0 +1,113 @@
+"""What an epoch in isolation will cost, known before it: gradients, evaluation, and what a super-epoch takes."""
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import nn
+
+from laconic.attach import attach, detached_copy
+from laconic.attach.aggregator import LocalAggregator
+from laconic.attach.scope import StandIn
+from laconic.comm.ledger import Ledger
+from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
+from laconic.graph import Shard
+from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.operator import SplitAdjacency
+from laconic.halo.placement import Placement
+from laconic.halo.rehearsal import act, stage_of, to_scale
+from laconic.isolated.buffers import combine_buffers
+from laconic.isolated.correction import Correction
+from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
+from laconic.records import LedgerRecord
+
+
+def rehearse(
+    model: nn.Module, placement: Placement, grounds: Grounds | None, epoch: int, every: int, num_epochs: int | None
+) -> list[LedgerRecord]:
+    """Returns what this rank will send and receive, as its ledger will count it.
+
+    Rows of epoch 0 are what the first epoch costs once (phase "setup"); the others, labelled `epoch`, are what that
+    epoch costs, with one training step and one evaluation, the counting of scores excepted.
+
+    Args:
+        model: attached or not; it is copied and stays as it is.
+        grounds: what is trained on.
+        every: epochs of a super-epoch.
+        num_epochs: of the run, where known.
+    """
+    if placement.communicator.num_ranks == 1:
+        return []
+    assert grounds is not None, "attach comes before a prediction"
+    stage = stage_of(placement)
+    actor = detached_copy(model)
+    ledger = stage.communicator.ledger
+    is_start = (epoch - 1) % every == 0
+    with torch.random.fork_rng(devices=[]):
+        attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
+        attachment.call_before_evaluation(lambda: combine_buffers(actor, stage.shard.num_rows, stage.communicator))
+        played = RememberedGrounds(attachment, stage, grounds.correction)
+        if isinstance(grounds, RememberedGrounds):
+            played.enter(0, 1, is_last=True)
+        else:
+            alone = _without_halo(stage.shard)
+            attachment.train_on(StandIn(alone, LocalAggregator(alone, remember_inputs=True)))
+        if epoch > 1:
+            act(actor, stage, loss_phase="gradients")
+            ledger.take(0)
+            if isinstance(grounds, RememberedGrounds) and is_start:
+                played.enter(1, epoch, is_last=True)
+        act(actor, stage, loss_phase="gradients")
+        rows = [to_scale(row, stage, placement) for row in ledger.take(epoch)]
+    once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
+    rest = [row for row in rows if row.phase != "setup"]
+    if isinstance(grounds, MovingGrounds) and is_start:
+        rest = _merged([*rest, *_switch_rows(grounds, placement, epoch, every, num_epochs)])
+    return [*once, *rest]
+
+
+def _switch_rows(
+    grounds: MovingGrounds, placement: Placement, epoch: int, every: int, num_epochs: int | None
+) -> list[LedgerRecord]:
+    """Returns what it costs to enter a super-epoch: agreeing on coverage, and chunks that begin to come."""
+    communicator, sweeper = placement.communicator, grounds.sweeper
+    rank, num_ranks = communicator.rank, communicator.num_ranks
+    if num_ranks == 1:
+        return []
+    super_epoch = (epoch - 1) // every
+    ledger = Ledger(rank)
+    with ledger.phase("repartition"):
+        ledger.count("all_gather", *all_gather_traffic(num_ranks, Correction.gathered_bytes(num_ranks)))
+        wanted = [sweeper.wanted(0, after=None)] if super_epoch == 0 else []
+        if num_epochs is None or (super_epoch + 1) * every < num_epochs:
+            wanted.append(sweeper.wanted(super_epoch + 1, after=super_epoch))
+        for chunks in wanted:
+            sent, received = sweeper.supply.between(chunks)
+            ledger.count("all_to_all", *all_to_all_traffic(rank, sent, received))
+    return ledger.take(epoch)
+
+
+def _merged(rows: list[LedgerRecord]) -> list[LedgerRecord]:
+    """Returns rows with those of one place added up, in the ledger's order."""
+    ledger = Ledger(rows[0].rank) if rows else Ledger(0)
+    for row in rows:
+        counts = (
+            (row.num_messages, row.num_bytes, 0, 0)
+            if row.direction == "sent"
+            else (0, 0, row.num_messages, row.num_bytes)
+        )
+        with ledger.phase(row.phase, layer=row.layer):
+            ledger.count(row.operation, *counts)
+    return ledger.take(rows[0].epoch) if rows else []
+
+
+def _without_halo(shard: Shard) -> Shard:
+    adjacency = SplitAdjacency.of(shard.adjacency).local
+    weight = shard.edge_weight
+    return dataclasses.replace(
+        shard,
+        adjacency=adjacency,
+        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        edge_weight=None if weight is None else weight.new_ones(adjacency.num_edges),
+        halo_ids=shard.halo_ids[:0],
+    )

@@ -1,0 +1,67 @@
+"""The chunks of a graph, wherever it is: in a store, or in memory and cut here, alike on all ranks."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from laconic.comm.communicator import Communicator
+from laconic.errors import ConfigError
+from laconic.graph import Graph
+from laconic.launch.agreement import check_agreement
+from laconic.partitioners import PARTITIONERS, assign_parts
+from laconic.specs import parse_spec
+from laconic.store import Chunk, Store, chunk_in_memory
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """Sizes of all chunks, and a way to each of them."""
+
+    num_nodes: Sequence[int]
+    open: Callable[[int], Chunk]
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.num_nodes)
+
+
+def chunks_of(
+    source: Graph | Store, communicator: Communicator, *, partitioner: str, num_chunks: int | None = None
+) -> Chunks:
+    """Returns the chunks of `source`; all ranks call it together.
+
+    Args:
+        partitioner: cuts a graph that does not come from a store.
+        num_chunks: into how many chunks; one per rank by default. A store has its own number.
+    """
+    num_ranks = communicator.num_ranks
+    if isinstance(source, Store):
+        _check_fits(source, num_ranks, num_chunks)
+        return Chunks([chunk.num_nodes for chunk in source.manifest.chunks], source.chunk)
+    wanted = num_ranks if num_chunks is None else num_chunks
+    if wanted < num_ranks:
+        raise ConfigError(f"There are {num_ranks} ranks, and each needs a chunk at least; chunks is {wanted}.")
+    # Every rank cuts alike: partitioners are deterministic; another version of METIS might not.
+    parts = assign_parts(source, parse_spec(partitioner, PARTITIONERS, family="partitioner"), wanted, seed=0)
+    check_agreement(communicator, {"partition": hashlib.sha256(parts.tobytes()).hexdigest()})
+    return Chunks(
+        np.bincount(parts, minlength=wanted).tolist(),
+        lambda number: chunk_in_memory(source, parts, wanted, number),
+    )
+
+
+def _check_fits(store: Store, num_ranks: int, num_chunks: int | None) -> None:
+    if num_ranks > store.num_chunks:
+        raise ConfigError(
+            f"{store.folder} has {store.num_chunks} chunks, and each of the {num_ranks} ranks needs one at least. Run "
+            f"on 1 to {store.num_chunks} ranks, or write it again with `laconic partition ... --parts {num_ranks}`."
+        )
+    if num_chunks is not None and num_chunks != store.num_chunks:
+        raise ConfigError(
+            f"{store.folder} has {store.num_chunks} chunks, but the strategy asks for {num_chunks}. Leave chunks out, "
+            f"or write it again with `laconic partition ... --parts {num_chunks}`."
+        )

@@ -1,0 +1,228 @@
+"""Ranks train in isolation and exchange only gradients (Grappa, arXiv 2602.01872)."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, final
+
+from torch import Tensor, nn
+
+from laconic.attach import Attachment, attach
+from laconic.comm.communicator import Communicator
+from laconic.errors import ConfigError
+from laconic.graph import Graph, Shard
+from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.first_weights import copy_from_first
+from laconic.halo.gradients import SharedGradients
+from laconic.halo.placement import ChunkMap, Placement, place
+from laconic.halo.trial import check_layers, check_whole
+from laconic.isolated.buffers import combine_buffers
+from laconic.isolated.correction import Correction, CorrectionKind
+from laconic.isolated.factors import Combination
+from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
+from laconic.isolated.rehearsal import rehearse
+from laconic.isolated.sweeping import SweepPlan, check_fixed_operators, make_sweeper
+from laconic.records import CoverageRecord, LedgerRecord
+from laconic.store import Store
+from laconic.strategies._checks import check_plain_model
+from laconic.strategies._chunks import Chunks, chunks_of
+from laconic.strategies.base import Strategy
+
+logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass(eq=False)
+class GradientOnly(Strategy):
+    """Each rank trains on what it holds; between steps only gradients travel. Evaluation is exact.
+
+    By default neighbours on other ranks are remembered as they were when the super-epoch began. With `remember=False`
+    they are missing, as in the paper: then `variable` chunks of other ranks, which change, and `correction` make up for
+    it.
+
+    Args:
+        repartition_every: epochs of a super-epoch: how long a rank goes on with what it remembers or holds.
+        remember: keep the layer inputs of neighbours on other ranks, from an exact pass at each super-epoch's start.
+        variable: chunks of other ranks that a rank holds beside its own, other ones in each super-epoch.
+        chunks: into how many chunks a graph in memory is cut; one per rank by default. A store has its own number.
+        partitioner: cuts a graph that does not come from a store.
+        schedule: in which order variable chunks come: cyclic, random, affinity (most edges first), or fixed.
+        rechunk_every: sweeps after which chunks are brought together in new, random groups; 0 never.
+        correction: of gradients of nodes that miss neighbours: none; node or batch, by coverage; or sweep: edges are
+            weighted such that their average over a sweep is exact.
+        hops: how far coverage looks.
+        shrinkage: how far coverage weights are drawn towards 1: a number from 0 to 1, or auto; by default 0.
+        combination: of ranks: self_normalised (nodes count alike), mean (ranks count alike), or ht.
+        normalise: by the degrees of the whole graph (global) or of what is held (local); by default whichever goes with
+            the correction.
+        supply: where variable chunks come from: storage that all ranks see, or peers; by default storage if it is seen.
+    """
+
+    repartition_every: int = 10
+    remember: bool = True
+    variable: int = 0
+    chunks: int | None = None
+    partitioner: str = "metis"
+    schedule: str = "cyclic"
+    rechunk_every: int = 0
+    correction: CorrectionKind = "none"
+    hops: int = 1
+    shrinkage: float | Literal["auto"] | None = None
+    combination: Combination = "self_normalised"
+    normalise: Literal["auto", "local", "global"] = "auto"
+    supply: Literal["auto", "storage", "peers"] = "auto"
+    _chunks: Chunks | None = field(default=None, init=False, repr=False)
+    _placement: Placement | None = field(default=None, init=False, repr=False)
+    _prepare: Callable[[Tensor], Tensor] = field(default_factory=lambda: _as_stored, init=False, repr=False)
+    _attachment: Attachment | None = field(default=None, init=False, repr=False)
+    _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
+    _grounds: Grounds | None = field(default=None, init=False, repr=False)
+    _num_epochs: int | None = field(default=None, init=False, repr=False)
+    _super_epoch: int | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._correction = Correction(self.correction, self.hops, self.shrinkage or 0.0, self.combination)
+        _check_settings(self)
+
+    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
+        self._chunks = chunks_of(source, communicator, partitioner=self.partitioner, num_chunks=self.chunks)
+        self._chunk_map = ChunkMap.even(self._chunks.num_nodes, communicator.num_ranks)
+        self._plan = SweepPlan.of(
+            self._chunk_map, communicator, self.variable, self.schedule, self.rechunk_every, self._chunks.open
+        )
+        own = [self._chunks.open(number) for number in self._chunk_map.chunks_of(communicator.rank)]
+        self._placement = place(own, self._chunk_map, communicator)
+        return self._placement.shard
+
+    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
+        placement = self._placed
+        self._placement = replace(placement, shard=replace(placement.shard, x=x))
+        self._prepare = prepare
+        return self._placement.shard
+
+    @property
+    def num_train(self) -> int:
+        return self._placed.num_train
+
+    def expect_epochs(self, num_epochs: int) -> None:
+        self._num_epochs = num_epochs
+        if not self.remember and self._placed.communicator.rank == 0:
+            self._plan.warn_of_unseen(-(-num_epochs // self.repartition_every), self.repartition_every)
+
+    def check(self, model: nn.Module, shard: Shard) -> None:
+        check_plain_model(model, shard)
+        check_layers(model)
+        check_whole(model, shard)
+        if self.correction == "sweep":
+            check_fixed_operators(model)
+
+    def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
+        placement = self._placed
+        assert shard is placement.shard, "the shard comes from `place`"
+        copy_from_first(model, placement.communicator)
+        if self._gradients is not None and placement.communicator.num_ranks > 1:
+            raise ConfigError(
+                "This session has a model already, and ranks share the gradients of one. Put both into one module."
+            )
+        self._gradients = SharedGradients(model, placement.communicator, loss_phase="gradients")
+        self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
+        self._grounds = self._make_grounds(self._attachment)
+        self._attachment.call_before_evaluation(lambda: combine_buffers(model, shard.num_rows, placement.communicator))
+        return self._attachment
+
+    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
+        assert self._attachment is not None, "attach comes before the first epoch"
+        assert self._grounds is not None
+        super_epoch = (epoch - 1) // self.repartition_every
+        if super_epoch != self._super_epoch:
+            is_last = self._num_epochs is not None and (super_epoch + 1) * self.repartition_every >= self._num_epochs
+            self._grounds.enter(super_epoch, epoch, is_last=is_last)
+            self._super_epoch = super_epoch
+        self._attachment.start_epoch(epoch, step)
+        return self._attachment.shard
+
+    @property
+    def row_factors(self) -> Tensor | None:
+        return None if self._grounds is None else self._grounds.row_factors
+
+    @property
+    def training_shard(self) -> Shard:
+        """What training steps of this super-epoch see: the rank's own rows first."""
+        assert self._grounds is not None, "attach comes before the first epoch"
+        return self._grounds.shard
+
+    def share_loss(self, loss: Tensor) -> Tensor:
+        assert self._gradients is not None, "attach comes before the first loss"
+        return self._gradients.share(loss)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes the run up anew: what a super-epoch holds follows from its number."""
+        self._super_epoch = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self._grounds is None else self._grounds.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        assert self._grounds is not None, "attach comes before a checkpoint is loaded"
+        self._grounds.load_tensors(tensors)
+
+    def take_records(self) -> list[CoverageRecord]:
+        return [] if self._grounds is None else self._grounds.take_records()
+
+    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
+        return rehearse(model, self._placed, self._grounds, epoch, self.repartition_every, self._num_epochs)
+
+    def _make_grounds(self, attachment: Attachment) -> Grounds:
+        placement = self._placed
+        if self.remember:
+            return RememberedGrounds(attachment, placement, self._correction)
+        assert self._chunks is not None
+        sweeper = make_sweeper(self._chunks.open, self._plan, self._chunk_map, placement, self._prepare, self.supply)
+        is_global = self.correction == "sweep" or self.normalise == "global"
+        return MovingGrounds(attachment, placement, self._correction, sweeper, is_global=is_global)
+
+    @property
+    def _placed(self) -> Placement:
+        assert self._placement is not None, "place comes first"
+        return self._placement
+
+
+def _as_stored(x: Tensor) -> Tensor:
+    return x
+
+
+def _check_settings(strategy: GradientOnly) -> None:
+    """Raises ConfigError for settings that do not go together, each with what would."""
+    if strategy.repartition_every < 1:
+        raise ConfigError(f"repartition_every should be 1 or more epochs; got {strategy.repartition_every}.")
+    if strategy.rechunk_every < 0:
+        raise ConfigError(f"rechunk_every should be 0 (never) or more sweeps; got {strategy.rechunk_every}.")
+    for name, choices in (("normalise", ("auto", "local", "global")), ("supply", ("auto", "storage", "peers"))):
+        if getattr(strategy, name) not in choices:
+            raise ConfigError(f"{name} should be one of {', '.join(choices)}; got {getattr(strategy, name)!r}.")
+    if strategy.remember and (strategy.variable or strategy.correction != "none"):
+        raise ConfigError(
+            "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
+            "needed. Leave variable and correction out, or set remember=False."
+        )
+    by_coverage = strategy.correction in ("node", "batch")
+    if by_coverage and strategy.normalise == "global":
+        raise ConfigError(
+            f"correction={strategy.correction} and normalise=global correct the same thing twice, which is wrong for "
+            f"every node by another factor. Leave normalise out, or use correction=none."
+        )
+    if strategy.correction == "sweep" and strategy.normalise == "local":
+        raise ConfigError(
+            "correction=sweep weighs edges by how often they are held, which is exact only over the degrees of the "
+            "whole graph. Leave normalise out."
+        )
+    if strategy.correction == "sweep" and not strategy.variable:
+        raise ConfigError("correction=sweep needs variable chunks that change. Set variable=1 or more.")
+    if strategy.shrinkage is not None and not by_coverage:
+        raise ConfigError(
+            f"shrinkage draws coverage weights towards 1, and correction={strategy.correction} has none. Use "
+            f"correction=node or batch, or leave shrinkage out."
+        )
