@@ -8,7 +8,7 @@ A local loss is the rank's sum over the global number of training nodes, so that
 may be added to the shared loss, such as a penalty on weights: they are the same on all ranks, and count once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -16,20 +16,33 @@ from torch import Tensor, nn
 
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
-
-# Gradients travel together up to this size: large enough that starting a message costs nothing beside it, small enough
-# that one is summed while the next travels.
-BUCKET_BYTES = 25 << 20
+from laconic.halo.reductions import Exact, GradientReduction, Reducer
 
 
 @final
 class SharedGradients:
-    """Makes the gradients of one model those of all ranks."""
+    """Makes the gradients of one model those of all ranks.
 
-    def __init__(self, model: nn.Module, communicator: Communicator, *, loss_phase: str = "forward") -> None:
+    Args:
+        model: whose gradients.
+        communicator: how the ranks talk.
+        reduction: how the gradients travel; by default as they are.
+        loss_phase: what the sum of the losses, one number, is booked under.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        communicator: Communicator,
+        *,
+        reduction: GradientReduction | None = None,
+        loss_phase: str = "forward",
+    ) -> None:
         self._model = model
         self._loss_phase = loss_phase
         self.communicator = communicator
+        self.reducer = (Exact() if reduction is None else reduction).reducer(communicator)
+        """What a checkpoint has to remember of the reduction is its `state()`."""
         self._are_leaves_checked = False
         self._pass_under_way: int | None = None
 
@@ -56,7 +69,7 @@ class SharedGradients:
 
         def combine() -> None:
             self._pass_under_way = None
-            combine_gradients(self._model, self.communicator)
+            combine_gradients(self._model, self.communicator, self.reducer)
             for parameter, grad in before.items():
                 parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
 
@@ -84,45 +97,27 @@ class SharedGradients:
             waiting += [following for following, _ in node.next_functions]
 
 
-def combine_gradients(model: nn.Module, communicator: Communicator) -> None:
+def combine_gradients(model: nn.Module, communicator: Communicator, reducer: Reducer) -> None:
     """Replaces every gradient by its mean over ranks.
 
     A parameter that some ranks did not use counts as 0 there; one that no rank used keeps no gradient, as on one
     machine.
+
+    Args:
+        reducer: makes the means.
     """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with communicator.ledger.phase("gradients"):
-        is_used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
+        is_used = torch.tensor([parameter.grad is not None for parameter in parameters.values()], dtype=torch.uint8)
         is_used = communicator.all_reduce(is_used, op="max")
-        used = [parameter for parameter, flag in zip(parameters, is_used.tolist(), strict=True) if flag]
-        under_way = [
-            (bucket, communicator.start_all_reduce(torch.cat([_gradient(parameter) for parameter in bucket])))
-            for bucket in buckets(used)
-        ]
-        for bucket, pending in under_way:
-            mean = pending.wait() / communicator.num_ranks
-            for parameter, values in zip(bucket, torch.split(mean, [p.numel() for p in bucket]), strict=True):
-                parameter.grad = values.view(parameter.shape)
-
-
-def buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Yields the parameters in groups of one dtype and of at most BUCKET_BYTES (or one parameter), in their order."""
-    by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        by_dtype.setdefault(parameter.dtype, []).append(parameter)
-    for group in by_dtype.values():
-        bucket: list[nn.Parameter] = []
-        for parameter in group:
-            if bucket and sum(p.nbytes for p in bucket) + parameter.nbytes > BUCKET_BYTES:
-                yield bucket
-                bucket = []
-            bucket.append(parameter)
-        yield bucket
+        used = [name for name, flag in zip(parameters, is_used.tolist(), strict=True) if flag]
+        for name, mean in reducer.means({name: _gradient(parameters[name]) for name in used}).items():
+            parameters[name].grad = mean
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     grad = parameter.grad
-    return torch.zeros_like(parameter).flatten() if grad is None else grad.to_dense().flatten()
+    return torch.zeros_like(parameter) if grad is None else grad.to_dense()
 
 
 class _SharedLoss(torch.autograd.Function):

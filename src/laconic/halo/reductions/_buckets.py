@@ -1,0 +1,59 @@
+"""Many small tensors travel as few large ones."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from laconic.comm.communicator import Communicator
+
+# Gradients travel together up to this size: large enough that starting a message costs nothing beside it, small enough
+# that one is summed while the next travels.
+BUCKET_BYTES = 25 << 20
+
+
+def exact_means(communicator: Communicator, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the mean over ranks of each tensor.
+
+    Traffic: an all_reduce for each bucket.
+    """
+
+    def start(flat: Tensor) -> Callable[[], Tensor]:
+        pending = communicator.start_all_reduce(flat)
+        return lambda: pending.wait() / communicator.num_ranks
+
+    return in_buckets(tensors, start)
+
+
+def in_buckets(tensors: Sequence[Tensor], start: Callable[[Tensor], Callable[[], Tensor]]) -> list[Tensor]:
+    """Returns what becomes of each tensor when all are reduced as parts of flat buckets.
+
+    Args:
+        start: starts to reduce a bucket, and returns what waits for the result.
+    """
+    under_way = [
+        (numbers, start(torch.cat([tensors[number].flatten() for number in numbers]))) for numbers in buckets(tensors)
+    ]
+    results: dict[int, Tensor] = {}
+    for numbers, finish in under_way:
+        parts = torch.split(finish(), [tensors[number].numel() for number in numbers])
+        for number, part in zip(numbers, parts, strict=True):
+            results[number] = part.view(tensors[number].shape)
+    return [results[number] for number in range(len(tensors))]
+
+
+def buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Yields the numbers of tensors of one dtype, of at most BUCKET_BYTES together or one alone, in their order."""
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype, []).append(number)
+    for group in by_dtype.values():
+        bucket: list[int] = []
+        num_bytes = 0
+        for number in group:
+            if bucket and num_bytes + tensors[number].nbytes > BUCKET_BYTES:
+                yield bucket
+                bucket, num_bytes = [], 0
+            bucket.append(number)
+            num_bytes += tensors[number].nbytes
+        yield bucket
