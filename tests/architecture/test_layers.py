@@ -21,7 +21,7 @@ ROWS = [
     {"partitioners", "launch"},
     {"graph", "comm"},
     {"kernels"},
-    {"specs", "records"},
+    {"specs", "records", "ranks"},
     {"atomic", "errors", "processes", "units"},
 ]
 HEIGHT = {layer: -row for row, layers in enumerate(ROWS) for layer in layers}

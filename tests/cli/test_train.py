@@ -177,7 +177,10 @@ def test_help_has_an_example():
 
 def start_and_signal(npz, folder, *signals, arguments=()):
     """Runs the command in a process of its own, sends it signals once it has trained a while, and returns it."""
-    command = [sys.executable, "-m", "laconic", "train", str(npz), "--epochs", "1000000", "--name", str(folder)]
+    # A shell that runs the tests in the background has them ignore Ctrl-C.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code = f"{heed}from laconic.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "train", str(npz), "--epochs", "1000000", "--name", str(folder)]
     process = subprocess.Popen(
         [*command, *QUICK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )

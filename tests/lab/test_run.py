@@ -73,7 +73,7 @@ def test_the_run_ends_with_the_code_of_the_first_host_that_failed() -> None:
 
 
 def test_a_host_that_does_not_heed_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laconic.lab.run._TERM_SECONDS", 0.3)
+    monkeypatch.setattr("laconic.processes.watched._TERM_SECONDS", 0.3)
     with Lab(hosts=2, link="none") as lab:
         result = lab.run(shell("trap '' TERM; [ $RANK = 1 ] && exit 3; while :; do sleep 0.1; done"), grace_seconds=0.2)
     assert [host.exit_code for host in result.hosts] == [137, 3]

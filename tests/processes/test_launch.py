@@ -47,7 +47,9 @@ dist.destroy_process_group()
 """
 
 LAUNCHER = """
-import sys
+import signal, sys
+# A shell that runs the tests in the background has them ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from laconic.launch.local import run_local_ranks
 command = [sys.executable, "-S", "-c", *sys.argv[1:3]]
 sys.exit(run_local_ranks(command, 2, grace_seconds=float(sys.argv[3])))

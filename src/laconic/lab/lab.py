@@ -15,8 +15,7 @@ from laconic.lab.network import MAX_HOSTS, Network, build_network
 from laconic.lab.requirements import check_requirements
 from laconic.lab.results import OnOutput, RunResult, Traffic
 from laconic.lab.run import Run
-from laconic.lab.signals import unwinding_signals
-from laconic.processes import HeldSignals
+from laconic.processes import HeldSignals, unwinding_signals
 
 
 @final

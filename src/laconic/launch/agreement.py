@@ -12,10 +12,10 @@ from torch import Tensor
 
 from laconic.comm import Communicator
 from laconic.errors import ConfigError
+from laconic.ranks import name_ranks
 
 _MOST_KEYS = 5
 _MOST_VALUES = 4
-_MOST_RANKS = 8
 _LONGEST_VALUE = 60
 # Of what long values have in common, so much is shown before the first difference.
 _LEAD = 20
@@ -69,7 +69,7 @@ def _describe_key(key: str, values: Sequence[str | None]) -> str:
         ranks_of.setdefault(value, []).append(rank)
     common = _num_alike([value for value in ranks_of if value is not None])
     told = [
-        f"{'absent' if value is None else _shorten(value, common)} on {_name_ranks(ranks)}"
+        f"{'absent' if value is None else _shorten(value, common)} on {name_ranks(ranks)}"
         for value, ranks in list(ranks_of.items())[:_MOST_VALUES]
     ]
     if len(ranks_of) > _MOST_VALUES:
@@ -92,9 +92,3 @@ def _shorten(value: str, common: int) -> str:
     begin = max(0, common - _LEAD)
     end = begin + _LONGEST_VALUE
     return f"{'...' if begin else ''}{value[begin:end]}{'...' if end < len(value) else ''}"
-
-
-def _name_ranks(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks[:_MOST_RANKS]))
-    rest = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {named}{rest}"

@@ -12,24 +12,19 @@ import shutil
 import signal
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import final
 
 from laconic.errors import ConfigError
-from laconic.processes import Events, GroupProcess, HeldSignals, LineReader, threads_per_rank
+from laconic.processes import GroupProcess, HeldSignals, Stream, WatchedProcesses, threads_per_rank
 from laconic.units import format_seconds
 
 _log = logging.getLogger(__name__)
 _ADDRESS = "127.0.0.1"
 # Shown of each rank that failed.
 _NUM_LINES = 30
-# Between SIGTERM and SIGKILL, for a rank that had its grace period already.
-_TERM_SECONDS = 10.0
-# For lines that are still on their way when a rank has ended, where something that it left holds the pipe open.
-_DRAIN_SECONDS = 2.0
 
 
 def run_local_ranks(
@@ -60,21 +55,9 @@ def run_local_ranks(
     _check(command, num_ranks, variables)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with (
-        HeldSignals() as signals,
-        Events(signals) as events,
-        socket.create_server((_ADDRESS, 0), backlog=num_ranks + 16) as listening,
-    ):
-        launch = _Launch(events, signals, num_ranks, grace_seconds)
-        try:
-            port = listening.getsockname()[1]
-            launch.start(command, [_rank_variables(variables, rank, num_ranks, port) for rank in range(num_ranks)])
-            # The ranks knock at the door that is there already, and are let in when torch is loaded here too.
-            store = _serve_store(listening, num_ranks)
-            launch.wait()
-            del store
-        finally:
-            launch.close()
+    with HeldSignals() as signals:
+        launch = _Launch(signals, num_ranks, grace_seconds)
+        launch.run(command, variables)
         launch.show_failures(show or _write_to_stderr)
         # These took their effect: the ranks have heard them, and the exit code tells.
         del signals.received[: launch.num_signals]
@@ -85,42 +68,34 @@ def run_local_ranks(
 class _Launch:
     """What is going on while ranks run."""
 
-    def __init__(self, events: Events, signals: HeldSignals, num_ranks: int, grace_seconds: float) -> None:
-        self.num_signals = 0
-        """How many signals were passed on."""
-        self._events = events
+    def __init__(self, signals: HeldSignals, num_ranks: int, grace_seconds: float) -> None:
         self._signals = signals
+        self._num_ranks = num_ranks
         self._grace_seconds = grace_seconds
-        self._ranks: list[GroupProcess] = []
-        self._failed: list[GroupProcess] = []
         self._lines: list[deque[str]] = [deque(maxlen=_NUM_LINES) for _ in range(num_ranks)]
-        self._readers: dict[int, LineReader] = {}
-        self._started = time.monotonic()
+        self._ranks = WatchedProcesses(signals, grace_seconds=grace_seconds, on_failure=self._tell_failure)
+
+    @property
+    def num_signals(self) -> int:
+        """How many signals were passed on."""
+        return self._ranks.num_signals
 
     @property
     def exit_code(self) -> int:
-        return next((rank.exit_code or 0 for rank in self._in_order_of_failure()), 0)
+        return next((rank.exit_code or 0 for rank in self._ranks.failed), 0)
 
-    def start(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
-        for number, environment in enumerate(environments):
-            rank = GroupProcess(number, command, environment, output="inherited" if number == 0 else "together")
-            self._ranks.append(rank)
-            self._events.watch(rank.descriptor, partial(self._note_end, rank))
-            for pipe in rank.pipes.values():
-                self._readers[pipe] = LineReader(pipe, self._lines[number].append)
-                self._events.watch(pipe, partial(self._read, pipe))
-
-    def wait(self) -> None:
-        """Returns when all ranks have ended."""
-        while self._running() or self._readers:
-            self._events.wait()
-            while self.num_signals < len(self._signals.received) and self._running():
-                self._pass_on(self._signals.received[self.num_signals])
-
-    def close(self) -> None:
-        """Ends what still runs."""
-        for rank in self._ranks:
-            rank.close()
+    def run(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Starts the ranks, and returns when all of them have ended."""
+        door = socket.create_server((_ADDRESS, 0), backlog=self._num_ranks + 16)
+        with self._ranks, door as listening:
+            port = listening.getsockname()[1]
+            for rank in range(self._num_ranks):
+                own, keep = _rank_variables(variables, rank, self._num_ranks, port), partial(self._keep_line, rank)
+                self._ranks.start(rank, command, own, output="together" if rank else "inherited", on_line=keep)
+            # The ranks knock at the door that is there already, and are let in when torch is loaded here too.
+            store = _serve_store(listening, self._num_ranks)
+            self._ranks.wait()
+            del store
 
     def show_failures(self, show: Callable[[str], None]) -> None:
         """Shows the last lines of ranks that failed, the first at the end, where a reader looks.
@@ -128,64 +103,23 @@ class _Launch:
         Not of those that ended because a signal was passed on.
         """
         expected = {128 + number for number in self._signals.received[: self.num_signals]}
-        for rank in reversed(self._in_order_of_failure()):
+        for rank in reversed(self._ranks.failed):
             if rank.was_ended and (rank.exit_code in expected or self.num_signals > 1):
                 continue
             for line in self._lines[rank.number]:
                 show(f"rank {rank.number} | {line}")
 
-    def _in_order_of_failure(self) -> list[GroupProcess]:
-        # One that was told to end is not the one that failed.
-        return sorted(self._failed, key=lambda rank: rank.was_ended)
+    def _keep_line(self, rank: int, stream: Stream, line: str) -> None:
+        self._lines[rank].append(line)
 
-    def _running(self) -> list[GroupProcess]:
-        return [rank for rank in self._ranks if rank.exit_code is None]
-
-    def _read(self, pipe: int) -> None:
-        if not self._readers[pipe].read():
-            self._forget(pipe)
-
-    def _forget(self, pipe: int) -> None:
-        self._events.forget(pipe)
-        del self._readers[pipe]
-
-    def _note_end(self, rank: GroupProcess) -> None:
-        self._events.forget(rank.descriptor)
-        rank.collect()
-        self._events.later(_DRAIN_SECONDS, partial(self._stop_reading, rank))
-        if not rank.exit_code:
-            return
-        self._failed.append(rank)
-        if len(self._failed) > 1 or rank.was_ended:
-            return
-        how = _describe_end(rank.exit_code)
-        after = format_seconds(time.monotonic() - self._started)
-        if not self._running():
+    def _tell_failure(self, rank: GroupProcess) -> None:
+        how = _describe_end(rank.exit_code or 0)
+        after = format_seconds(self._ranks.ended_seconds[rank.number])
+        if not self._ranks.running:
             _log.warning("Rank %d %s after %s.", rank.number, how, after)
             return
         grace = format_seconds(self._grace_seconds)
         _log.warning("Rank %d %s after %s. The others have %s to end by themselves.", rank.number, how, after, grace)
-        self._events.later(self._grace_seconds, partial(self._end_running, signal.SIGTERM, _TERM_SECONDS))
-
-    def _stop_reading(self, rank: GroupProcess) -> None:
-        for pipe in rank.pipes.values():
-            if pipe in self._readers:
-                self._readers[pipe].finish()
-                self._forget(pipe)
-
-    def _pass_on(self, number: int) -> None:
-        self.num_signals += 1
-        if self.num_signals > 1:
-            self._end_running(signal.SIGKILL, 0.0)
-        else:
-            self._end_running(number, self._grace_seconds)
-
-    def _end_running(self, number: int, grace_seconds: float) -> None:
-        for rank in self._running():
-            rank.was_ended = True
-            rank.signal(number)
-        if number != signal.SIGKILL:
-            self._events.later(grace_seconds, partial(self._end_running, signal.SIGKILL, 0.0))
 
 
 def _check(command: Sequence[str], num_ranks: int, environment: Mapping[str, str]) -> None:

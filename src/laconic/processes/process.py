@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, final
 
 Stream = Literal["stdout", "stderr"]
+Output = Literal["apart", "together", "inherited"]
 
 _ENTER = Path(__file__).with_name("enter.py")
 
@@ -35,7 +36,7 @@ class GroupProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
-        output: Literal["apart", "together", "inherited"],
+        output: Output,
         inside: Sequence[str] = (),
     ) -> None:
         enter = [sys.executable, "-I", "-S", str(_ENTER), str(os.getpid())]

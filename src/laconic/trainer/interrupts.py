@@ -6,9 +6,11 @@ with Interrupts() as interrupts:
 
 import os
 import signal
-import threading
+from contextlib import ExitStack
 from types import FrameType, TracebackType
-from typing import Any, final
+from typing import final
+
+from laconic.processes import signal_handler
 
 _NOTICE = b"\nInterrupted: finishing the step and saving. Press Ctrl-C again to end at once.\n"
 
@@ -20,21 +22,16 @@ class Interrupts:
     def __init__(self) -> None:
         self.signal: int | None = None
         """Number of the signal that came, or None."""
-        self._before: dict[int, Any] = {}
+        self._handlers = ExitStack()
 
     def __enter__(self) -> "Interrupts":
-        # Python lets only the main thread set handlers; elsewhere the host program decides about signals.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+        self._handlers.enter_context(signal_handler(self._note, (signal.SIGINT, signal.SIGTERM)))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+        self._handlers.close()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:

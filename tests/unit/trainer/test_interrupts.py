@@ -6,6 +6,14 @@ import pytest
 from laconic.trainer.interrupts import Interrupts
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heeded():
+    """A shell that runs the tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_is_remembered_and_ends_nothing(number):
     with Interrupts() as interrupts:
@@ -63,3 +71,11 @@ def test_outside_the_main_thread_signals_are_left_to_the_host():
     thread.start()
     thread.join()
     assert seen == [(None, before)]
+
+
+def test_ctrl_c_that_the_shell_has_us_ignore_stays_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.signal is None
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from laconic.comm.transport._meeting import name_ranks
 from laconic.comm.transport._notes import Notes, StoreGoneError, Whereabouts
 from laconic.errors import CommunicationError, RankFailedError
+from laconic.ranks import name_ranks
 
 
 @final

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from laconic.comm.transport.base import describe, describe_failure
 from laconic.errors import CommunicationError, RankFailedError
+from laconic.ranks import name_ranks
 
 
 @final
@@ -120,11 +121,6 @@ class MeetingPlace:
             f"Timed out after {self._timeout:g} s at operation {number} ({call}): "
             f"waiting for {name_ranks(missing)}. Look what they do, or give a longer timeout."
         )
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Returns "rank 2" or "ranks 1, 2"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _fit(calls: Sequence[Call]) -> bool:

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from laconic.comm.transport._rendezvous import Place, is_loopback
 from laconic.errors import CommunicationError
+from laconic.ranks import Place, is_loopback
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 

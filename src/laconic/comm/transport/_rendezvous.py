@@ -6,64 +6,17 @@ timeout to say that nobody is there, and says it with pages of C++ frames.
 """
 
 import errno
-import ipaddress
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import final
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from laconic.comm.transport._meeting import name_ranks
-from laconic.errors import CommunicationError, ConfigError
+from laconic.errors import CommunicationError
+from laconic.ranks import Place, is_loopback, name_ranks
 
 _KNOCK_SECONDS = 0.1
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which rank this process is, and where all of them meet."""
-
-    rank: int
-    num_ranks: int
-    address: str
-    port: int
-    launcher_keeps_store: bool
-    """Whether the launcher listens there, as torchrun does, and not rank 0."""
-
-    @property
-    def keeps_store(self) -> bool:
-        """Whether the store lives in this process."""
-        return self.rank == 0 and not self.launcher_keeps_store
-
-    @property
-    def keeper(self) -> str:
-        """Who keeps the store, in words."""
-        return "the launcher" if self.launcher_keeps_store else "rank 0"
-
-
-def read_place(environment: Mapping[str, str]) -> Place:
-    """Returns what torchrun's variables say."""
-    num_ranks = _number(environment, "WORLD_SIZE", 1, 1 << 20)
-    return Place(
-        rank=_number(environment, "RANK", 0, num_ranks - 1),
-        num_ranks=num_ranks,
-        address=_text(environment, "MASTER_ADDR"),
-        port=_number(environment, "MASTER_PORT", 1, 65535),
-        launcher_keeps_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-    )
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address is a number, and one that never leaves this machine."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def open_store(place: Place, deadline: float) -> Store:
@@ -172,20 +125,3 @@ def _until(deadline: float) -> timedelta:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0]
-
-
-def _text(environment: Mapping[str, str], name: str) -> str:
-    text = environment.get(name, "").strip()
-    if not text:
-        raise ConfigError(
-            f"The variable {name} is not set. Start the ranks with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
-            f"MASTER_PORT for each of them."
-        )
-    return text
-
-
-def _number(environment: Mapping[str, str], name: str, low: int, high: int) -> int:
-    text = _text(environment, name)
-    if not text.isdecimal() or not low <= int(text) <= high:
-        raise ConfigError(f"The variable {name} should be a whole number from {low} to {high}, got {text!r}.")
-    return int(text)

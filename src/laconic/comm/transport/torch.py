@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from laconic.comm.transport._combine import combine
 from laconic.comm.transport._notes import Notes, StoreGoneError
 from laconic.comm.transport._process_group import make_group
-from laconic.comm.transport._rendezvous import Place, join_existing, meet, open_store, read_place
+from laconic.comm.transport._rendezvous import join_existing, meet, open_store
 from laconic.comm.transport._watch import Watch
 from laconic.comm.transport.base import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -32,6 +32,7 @@ from laconic.comm.transport.base import (
     describe,
     describe_failure,
 )
+from laconic.ranks import Place, read_place
 
 # How long the process that keeps the store stays for the others to read it.
 _LINGER_SECONDS = 2.0

@@ -5,36 +5,11 @@ import pytest
 from tests.processes.rank_processes import environments, free_port
 
 from laconic.comm import connect
-from laconic.comm.transport._rendezvous import Place, open_store, read_place
-from laconic.errors import CommunicationError, ConfigError
+from laconic.comm.transport._rendezvous import open_store
+from laconic.errors import CommunicationError
+from laconic.ranks import Place
 
 GOOD = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-
-
-def test_torchruns_variables_say_who_and_where():
-    assert read_place(GOOD) == Place(1, 3, "127.0.0.1", 29500, launcher_keeps_store=False)
-
-
-def test_rank_0_keeps_the_store_unless_the_launcher_does():
-    assert read_place({**GOOD, "RANK": "0"}).keeps_store
-    assert not read_place(GOOD).keeps_store
-    under_torchrun = read_place({**GOOD, "RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"})
-    assert not under_torchrun.keeps_store
-    assert under_torchrun.keeper == "the launcher"
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_a_variable_that_is_missing_is_named(name):
-    with pytest.raises(ConfigError, match=f"{name} is not set.*torchrun"):
-        read_place({key: value for key, value in GOOD.items() if key != name})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("RANK", "3"), ("RANK", "-1"), ("RANK", "one"), ("WORLD_SIZE", "0"), ("MASTER_PORT", "70000")]
-)
-def test_a_variable_that_cannot_be_is_named(name, value):
-    with pytest.raises(ConfigError, match=f"{name} should be a whole number.*{value}"):
-        read_place({**GOOD, name: value})
 
 
 def test_a_port_in_use_is_said_at_once_with_address_and_port():
@@ -59,10 +34,11 @@ def test_ranks_that_do_not_come_are_named():
         connect(environments(3)[0], timeout=0.5)
 
 
-def test_the_store_listens_at_its_own_address_only():
-    place = Place(0, 2, "127.0.0.1", free_port(), launcher_keeps_store=False)
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_the_store_listens_at_its_own_address_only(address):
+    place = Place(0, 2, address, free_port(), launcher_keeps_store=False)
     store = open_store(place, time.monotonic() + 5)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", place.port), timeout=1)
-    socket.create_connection(("127.0.0.1", place.port), timeout=1).close()
+    socket.create_connection((address, place.port), timeout=1).close()
     del store
