@@ -40,11 +40,13 @@ class EpochRecord:
     test: float | None = None
     """Score on the test nodes after the epoch."""
     seconds: float = 0.0
-    """Time the epoch's training steps took, waiting for batches included."""
+    """Time the epoch's training steps took, waiting for batches and moving on to other rows included."""
     evaluate_seconds: float = 0.0
     """Time the scores took."""
     wait_seconds: float = 0.0
     """Time within `seconds` in which training waited for a batch."""
+    switch_seconds: float = 0.0
+    """Time within `seconds` that a strategy took to move on to what it trains on from this epoch on."""
 
 
 @final

@@ -34,12 +34,12 @@ class NeighbourSampler:
     """Draws the neighbourhood of some nodes, layer by layer, without replacement (GraphSAGE, arXiv 1706.02216).
 
     Args:
-        graph: where to draw from.
+        graph: where to draw from, whole or one rank's share with no halo.
         fanouts: how many neighbours to draw for each node at each hop, the first for the batch's own nodes; -1: all.
         seed: keys the draws together with epoch and step.
     """
 
-    def __init__(self, graph: Graph, fanouts: Sequence[int], *, seed: int) -> None:
+    def __init__(self, graph: Graph | Shard, fanouts: Sequence[int], *, seed: int) -> None:
         if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
             raise ConfigError(
                 f"fanouts should be one number per layer, each at least 1, or -1 for all neighbours; "
@@ -108,7 +108,7 @@ class NeighbourSampler:
     def _local_numbers(self) -> NDArray[np.int64]:
         # One per thread, cleared by touched entries only: a batch costs nothing per node of the graph.
         if not hasattr(self._scratch, "local_of"):
-            self._scratch.local_of = np.full(self.graph.num_nodes, -1, np.int64)
+            self._scratch.local_of = np.full(len(self.graph.x), -1, np.int64)
         numbers: NDArray[np.int64] = self._scratch.local_of
         return numbers
 
@@ -181,6 +181,7 @@ def epoch_batches(
     rows: Tensor,
     *,
     batch_size: int,
+    num_batches: int | None = None,
     epoch: int,
     start_step: int = 0,
     num_workers: int = 1,
@@ -190,6 +191,7 @@ def epoch_batches(
     """Returns the batches of `epoch`: `rows` in an order keyed by (seed, epoch), `batch_size` at a time.
 
     Args:
+        num_batches: cut them into as many batches of nearly one size instead, the larger ones first; some may be empty.
         start_step: leave out this many batches; the others are the same as without it.
         num_workers, prefetch: how many threads draw, and how many batches ahead. They do not change what is drawn.
     """
@@ -199,5 +201,8 @@ def epoch_batches(
     if shuffle:
         key = int(fold_key(sampler.seed, _SHUFFLE, epoch))
         order = np.random.Generator(np.random.Philox(key=key)).permutation(order)
-    batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+    if num_batches is None:
+        batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+    else:
+        batches = np.array_split(order, num_batches)
     return BatchStream(sampler, batches, epoch, start_step).start(num_workers, prefetch)

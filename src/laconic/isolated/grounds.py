@@ -17,6 +17,7 @@ from laconic.attach.scope import StandIn
 from laconic.graph import Shard
 from laconic.halo.placement import Placement
 from laconic.isolated.aggregator import ViewAggregator
+from laconic.isolated.batch import RememberingBatchAggregator, with_halo_rows
 from laconic.isolated.correction import Correction
 from laconic.isolated.coverage import CoverageSummary
 from laconic.isolated.remembering import RememberingAggregator
@@ -30,6 +31,15 @@ class Grounds(ABC):
     correction: Correction
     shard: Shard
     row_factors: Tensor | None
+
+    @property
+    @abstractmethod
+    def drawn_from(self) -> Shard:
+        """What mini-batches are drawn from: the rank's own rows first."""
+
+    @abstractmethod
+    def batch_aggregator(self, batch: Shard) -> Aggregator:
+        """Returns the aggregations of a mini-batch that was drawn from `drawn_from`."""
 
     @abstractmethod
     def enter(self, super_epoch: int, epoch: int, *, is_last: bool) -> None:
@@ -53,10 +63,19 @@ class Grounds(ABC):
 
 @final
 class RememberedGrounds(Grounds):
-    """A rank's own rows; neighbours on other ranks stand as they were at the last refresh."""
+    """A rank's own rows; neighbours on other ranks stand as they were at the last refresh.
 
-    def __init__(self, attachment: Attachment, placement: Placement, correction: Correction) -> None:
+    Args:
+        remote: share of the edges from other ranks that mini-batches are drawn from.
+    """
+
+    def __init__(
+        self, attachment: Attachment, placement: Placement, correction: Correction, *, remote: float = 1.0
+    ) -> None:
         self._attachment = attachment
+        self._remote = remote
+        self._super_epoch = 0
+        self._drawn_from: Shard | None = None
         self._placement = placement
         self.correction = correction
         self.aggregator = RememberingAggregator(placement)
@@ -78,7 +97,18 @@ class RememberedGrounds(Grounds):
         self._restored = None
         if self.correction.combination != "self_normalised":
             self.row_factors = self._factors()
+        self._super_epoch, self._drawn_from = super_epoch, None
         self._attachment.train_on(StandIn(self.shard, self.aggregator))
+
+    @property
+    def drawn_from(self) -> Shard:
+        if self._drawn_from is None:
+            key = (self._placement.communicator.rank, self._super_epoch)
+            self._drawn_from = with_halo_rows(self.shard, self.aggregator.halo_features, share=self._remote, key=key)
+        return self._drawn_from
+
+    def batch_aggregator(self, batch: Shard) -> Aggregator:
+        return RememberingBatchAggregator(batch, self.shard.halo_ids, self.aggregator.kept)
 
     def refresh(self) -> None:
         """Runs the model once, exactly, and keeps what ranks get of each other."""
@@ -151,6 +181,13 @@ class MovingGrounds(Grounds):
         self._attachment.train_on(StandIn(view.shard, aggregator))
         if not is_last:
             self.sweeper.start(super_epoch + 1)
+
+    @property
+    def drawn_from(self) -> Shard:
+        return self.shard
+
+    def batch_aggregator(self, batch: Shard) -> Aggregator:
+        return LocalAggregator(batch, remember_inputs=False)
 
     def take_records(self) -> list[CoverageRecord]:
         taken, self._records = self._records, []

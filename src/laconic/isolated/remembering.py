@@ -48,6 +48,19 @@ class RememberingAggregator(Aggregator):
         """Memory of the rows that are remembered."""
         return sum(rows.nbytes for rows in (*self._kept, *self._kept_products.values()))
 
+    def kept(self, number: int) -> Tensor:
+        """Returns the halo rows that a pass reads in its call `number`, (H, F)."""
+        return self._kept[number]
+
+    @property
+    def halo_features(self) -> Tensor:
+        """The graph's own features of the halo rows, (H, F); there since the first refresh that asked for them."""
+        features = self._shard.x
+        if id(features) not in self._of_constants:
+            with self._placement.communicator.ledger.phase("repartition"):
+                self._of_constants[id(features)] = self._exchange.start(features).wait()
+        return self._of_constants[id(features)]
+
     @contextmanager
     def refreshing(self) -> Iterator[None]:
         """Inside, a forward pass fetches the rows that it needs, and they are kept in place of those before."""

@@ -18,6 +18,7 @@ continued from `state()` equals one that never stopped; what cannot be done is r
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -75,6 +76,20 @@ class Strategy(ABC):
 
         When `backward` of it returns, every `p.grad` of the model is the gradient of the global loss.
         """
+
+    @property
+    def draws_batches(self) -> bool:
+        """Whether ranks may train on mini-batches, each drawn on its own."""
+        return False
+
+    @property
+    def drawn_from(self) -> Shard:
+        """What mini-batches of this epoch are drawn from, the rank's own rows first."""
+        raise NotImplementedError
+
+    def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
+        """Inside, the attached model works on `batch`, a mini-batch."""
+        raise NotImplementedError
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
@@ -56,6 +57,7 @@ class GradientOnly(Strategy):
         normalise: by the degrees of the whole graph (global) or of what is held (local); by default whichever goes with
             the correction.
         supply: where variable chunks come from: storage that all ranks see, or peers; by default storage if it is seen.
+        remote: share of the edges from other ranks that mini-batches are drawn from, new ones in each super-epoch.
     """
 
     repartition_every: int = 10
@@ -71,6 +73,7 @@ class GradientOnly(Strategy):
     combination: Combination = "self_normalised"
     normalise: Literal["auto", "local", "global"] = "auto"
     supply: Literal["auto", "storage", "peers"] = "auto"
+    remote: float = 1.0
     _chunks: Chunks | None = field(default=None, init=False, repr=False)
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _prepare: Callable[[Tensor], Tensor] = field(default_factory=lambda: _as_stored, init=False, repr=False)
@@ -146,10 +149,18 @@ class GradientOnly(Strategy):
         return None if self._grounds is None else self._grounds.row_factors
 
     @property
-    def training_shard(self) -> Shard:
-        """What training steps of this super-epoch see: the rank's own rows first."""
+    def draws_batches(self) -> bool:
+        return True
+
+    @property
+    def drawn_from(self) -> Shard:
         assert self._grounds is not None, "attach comes before the first epoch"
-        return self._grounds.shard
+        return self._grounds.drawn_from
+
+    def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
+        assert self._attachment is not None, "attach comes before the first batch"
+        assert self._grounds is not None
+        return self._attachment.using(batch, self._grounds.batch_aggregator(batch))
 
     def share_loss(self, loss: Tensor) -> Tensor:
         assert self._gradients is not None, "attach comes before the first loss"
@@ -178,7 +189,7 @@ class GradientOnly(Strategy):
     def _make_grounds(self, attachment: Attachment) -> Grounds:
         placement = self._placed
         if self.remember:
-            return RememberedGrounds(attachment, placement, self._correction)
+            return RememberedGrounds(attachment, placement, self._correction, remote=self.remote)
         assert self._chunks is not None
         sweeper = make_sweeper(self._chunks.open, self._plan, self._chunk_map, placement, self._prepare, self.supply)
         is_global = self.correction == "sweep" or self.normalise == "global"
@@ -208,6 +219,10 @@ def _check_settings(strategy: GradientOnly) -> None:
             "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
             "needed. Leave variable and correction out, or set remember=False."
         )
+    if not 0.0 <= strategy.remote <= 1.0:
+        raise ConfigError(f"remote should be a share from 0 to 1; got {strategy.remote}.")
+    if strategy.remote < 1.0 and not strategy.remember:
+        raise ConfigError("remote draws from remembered neighbours, and remember is False. Leave one of them out.")
     by_coverage = strategy.correction in ("node", "batch")
     if by_coverage and strategy.normalise == "global":
         raise ConfigError(

@@ -1,6 +1,7 @@
 """The reference: one process that holds the whole graph. Every other strategy is compared with it."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -58,6 +59,10 @@ class Single(Strategy):
     def share_loss(self, loss: Tensor) -> Tensor:
         """Returns the loss: that of the one rank is all there is."""
         return loss
+
+    def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
+        assert self._attachment is not None, "attach comes before the first batch"
+        return self._attachment.using(batch)
 
     def state(self) -> dict[str, Any]:
         return {}

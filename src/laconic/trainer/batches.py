@@ -8,13 +8,16 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from torch import Tensor
 
+from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.graph.sampling import NeighbourSampler, epoch_batches
 from laconic.specs import split_spec
 from laconic.store import Store
+from laconic.strategies import Strategy
 from laconic.trainer.config import Config
 
 DEFAULT_FANOUT = 10
@@ -38,6 +41,11 @@ class Batch:
     num_rows: int
     wait_seconds: float = 0.0
     factors: Tensor | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this rank has nothing to train on in this step."""
+        return self.shard.num_rows == 0
 
     @property
     def y(self) -> Tensor:
@@ -109,15 +117,96 @@ class MiniBatches(Batches):
             drawn.close()
 
 
-def choose_batches(config: Config, data: Graph | Store, shard: Shard, num_train: int, *, is_own_model: bool) -> Batches:
+@final
+class RankBatches(Batches):
+    """Mini-batches of several ranks, each of its own training nodes; equal numbers of steps on all of them.
+
+    Args:
+        strategy: says what to draw from in each epoch.
+        train_rows: the training rows of this rank, by number.
+        communicator: how ranks talk.
+        batch_size: most rows of a rank in one step.
+        fanouts, seed, num_workers: as in MiniBatches.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        train_rows: Tensor,
+        communicator: Communicator,
+        *,
+        batch_size: int,
+        fanouts: tuple[int, ...],
+        seed: int,
+        num_workers: int = 1,
+    ) -> None:
+        self._strategy = strategy
+        self._rows = train_rows
+        self._batch_size, self._num_workers = batch_size, num_workers
+        self._fanouts, self._seed = fanouts, seed
+        with communicator.ledger.phase("setup"):
+            counts = communicator.all_gather(torch.tensor([len(train_rows)])).flatten()
+        self.num_steps = -(-int(counts.max()) // batch_size)
+        # Known to all ranks: what a step is a mean over costs no message.
+        parts = torch.stack(
+            [counts // self.num_steps + (step < counts % self.num_steps) for step in range(self.num_steps)]
+        )
+        self._num_rows = parts.sum(1).tolist()
+        self._num_train = int(counts.sum())
+
+    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+        whole = self._strategy.drawn_from
+        sampler = NeighbourSampler(whole, self._fanouts, seed=self._seed)
+        factor_of = self._factors(whole)
+        drawn = epoch_batches(
+            sampler,
+            self._rows,
+            batch_size=self._batch_size,
+            num_batches=self.num_steps,
+            epoch=epoch,
+            start_step=start_step,
+            num_workers=self._num_workers,
+        )
+        waited = 0.0
+        try:
+            for step, shard in enumerate(drawn, start=start_step):
+                waited, before = drawn.wait_seconds, waited
+                num_rows = self._num_rows[step]
+                factors = None
+                if factor_of is not None:
+                    factors = factor_of[torch.searchsorted(self._ids, shard.node_ids[: shard.num_owned])]
+                    factors = factors * (self._num_train / num_rows)
+                yield Batch(shard, slice(0, shard.num_owned), num_rows, waited - before, factors)
+        finally:
+            drawn.close()
+
+    def _factors(self, whole: Shard) -> Tensor | None:
+        """Returns the factors of this rank's training rows, by rising id."""
+        factors = self._strategy.row_factors
+        if factors is None:
+            return None
+        self._ids, order = torch.sort(whole.node_ids[self._rows])
+        return factors[order]
+
+
+def choose_batches(
+    config: Config,
+    data: Graph | Store,
+    shard: Shard,
+    strategy: Strategy,
+    communicator: Communicator,
+    *,
+    is_own_model: bool,
+) -> Batches:
     """Returns the batches that the configuration asks for."""
     training = config.training
     if not training.batch_size:
-        return WholeGraph(shard, num_train)
-    if split_spec(training.strategy, family="strategy")[0] != "single" or not isinstance(data, Graph):
+        return WholeGraph(shard, strategy.num_train)
+    is_single = split_spec(training.strategy, family="strategy")[0] == "single"
+    if not strategy.draws_batches and not (is_single and isinstance(data, Graph)):
         raise ConfigError(
             f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
-            f"graph in each step. Leave it out, or use the strategy single on one rank."
+            f"graph in each step. Leave it out, or use the strategy gradient_only, or single on one rank."
         )
     fanouts = training.fanouts
     if not fanouts:
@@ -133,6 +222,17 @@ def choose_batches(config: Config, data: Graph | Store, shard: Shard, num_train:
             f"training.fanouts should have one number per hop of the model, {config.model.num_hops}; got "
             f"{list(fanouts)}."
         )
+    if strategy.draws_batches:
+        return RankBatches(
+            strategy,
+            shard.train_rows,
+            communicator,
+            batch_size=training.batch_size,
+            fanouts=fanouts,
+            seed=training.seed,
+            num_workers=config.run.batch_workers,
+        )
+    assert isinstance(data, Graph)
     return MiniBatches(
         data,
         batch_size=training.batch_size,

@@ -46,7 +46,9 @@ def train(run: Run) -> Ending:
 def train_epoch(run: Run) -> bool:
     """Trains the steps of an epoch that are still to do; returns whether it came to the end of it."""
     state, epoch = run.state, run.state.epoch + 1
+    since = time.perf_counter()
     run.members.strategy.start_epoch(epoch, state.step)
+    state.count_switch(time.perf_counter() - since)
     batches = run.members.batches.of_epoch(epoch, start_step=state.step)
     try:
         since = time.perf_counter()
@@ -64,13 +66,18 @@ def train_epoch(run: Run) -> bool:
 
 def train_step(run: Run, batch: Batch) -> float:
     """Takes one step of the optimizer and returns the loss before it."""
-    attachment = run.members.attachment
+    strategy, attachment = run.members.strategy, run.members.attachment
     is_whole = batch.shard is attachment.shard
     # Backward too: a part of the model that is run again there has to see the same edges.
-    with nullcontext() if is_whole else attachment.using(batch.shard):
-        logits = run_model(run.model, batch.shard)
-        factors = run.members.strategy.row_factors if is_whole else batch.factors
-        loss = run.members.strategy.share_loss(objective(logits[batch.rows], batch.y, batch.num_rows, factors))
+    with nullcontext() if is_whole else strategy.using_batch(batch.shard):
+        if batch.is_empty:
+            # Others have rows in this step, and wait for this rank's part of the gradients: nothing.
+            share = torch.stack([parameter.sum() * 0 for parameter in run.model.parameters()]).sum()
+        else:
+            logits = run_model(run.model, batch.shard)
+            factors = strategy.row_factors if is_whole else batch.factors
+            share = objective(logits[batch.rows], batch.y, batch.num_rows, factors)
+        loss = strategy.share_loss(share)
         run.members.optimizer.zero_grad()
         torch.autograd.backward(loss)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.

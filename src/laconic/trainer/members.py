@@ -93,7 +93,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
         communicator=communicator,
         strategy=strategy,
         optimizer=build_optimizer(model.parameters(), training),
-        batches=choose_batches(config, data, shard, strategy.num_train, is_own_model=is_own_model),
+        batches=choose_batches(config, data, shard, strategy, communicator, is_own_model=is_own_model),
         evaluation=Evaluation(training.metric, shard, communicator),
         inputs={**inputs, "normalise_features": normalised},
         # Last, when nothing can be refused any more: a model of the caller's is left alone by a run that never began.

@@ -24,6 +24,8 @@ class TrainingState:
     """Time of those steps."""
     wait_seconds: float = 0.0
     """Time within it spent waiting for batches."""
+    switch_seconds: float = 0.0
+    """Time within it spent moving on to what is trained on."""
     best: EpochRecord | None = None
     """The epoch with the best validation score; the earliest of several."""
 
@@ -35,6 +37,11 @@ class TrainingState:
         self.seconds += seconds
         self.wait_seconds += wait_seconds
 
+    def count_switch(self, seconds: float) -> None:
+        """Adds the time it took to begin the epoch."""
+        self.seconds += seconds
+        self.switch_seconds += seconds
+
     def close_epoch(self, scores: dict[str, float], evaluate_seconds: float) -> EpochRecord:
         """Ends the epoch under way and returns its row."""
         self.epoch += 1
@@ -45,8 +52,10 @@ class TrainingState:
             seconds=round(self.seconds, 6),
             evaluate_seconds=round(evaluate_seconds, 6),
             wait_seconds=round(self.wait_seconds, 6),
+            switch_seconds=round(self.switch_seconds, 6),
         )
-        self.step, self.loss_sum, self.num_rows, self.seconds, self.wait_seconds = 0, 0.0, 0, 0.0, 0.0
+        self.step, self.loss_sum, self.num_rows = 0, 0.0, 0
+        self.seconds, self.wait_seconds, self.switch_seconds = 0.0, 0.0, 0.0
         return record
 
     def is_better(self, record: EpochRecord) -> bool:

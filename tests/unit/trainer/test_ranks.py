@@ -99,7 +99,7 @@ def with_labels(graph):
 
 def epochs_in(folder):
     rows = read_records(folder / "metrics.jsonl", EpochRecord)
-    return [dataclasses.replace(row, seconds=0, evaluate_seconds=0, wait_seconds=0) for row in rows]
+    return [dataclasses.replace(row, seconds=0, evaluate_seconds=0, wait_seconds=0, switch_seconds=0) for row in rows]
 
 
 def ledger_in(folder, phases=None):

@@ -40,7 +40,7 @@ def interrupt_after_steps(monkeypatch, num_steps, number=signal.SIGINT):
 
 def without_times(folder):
     rows = read_records(folder / "metrics.jsonl", EpochRecord)
-    return [dataclasses.replace(row, seconds=0, evaluate_seconds=0, wait_seconds=0) for row in rows]
+    return [dataclasses.replace(row, seconds=0, evaluate_seconds=0, wait_seconds=0, switch_seconds=0) for row in rows]
 
 
 def assert_equal_runs(one, other):
