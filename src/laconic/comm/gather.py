@@ -1,5 +1,7 @@
 """Rows of all ranks in one place: for what is written down or compared, never for training."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -26,3 +28,11 @@ def gather_texts(communicator: Communicator, text: str, *, root: int = 0) -> lis
         return []
     pieces = torch.split(gathered, sizes)
     return [bytes(piece.tolist()).decode() for piece in pieces]
+
+
+def gather_tensors(communicator: Communicator, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors of all ranks by name, (P, *tensor.shape); all ranks give the same names and shapes.
+
+    Traffic: an all_gather of each.
+    """
+    return {name: communicator.all_gather(tensor) for name, tensor in tensors.items()}

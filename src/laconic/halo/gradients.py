@@ -49,7 +49,7 @@ class SharedGradients:
     def share(self, loss: Tensor) -> Tensor:
         """Returns the sum of the ranks' losses, whose `backward` combines the gradients; all ranks call together."""
         if not self._are_leaves_checked and loss.grad_fn is not None:
-            self._check_leaves(loss)
+            check_leaves(loss, self._model)
             self._are_leaves_checked = True
         with self.communicator.ledger.phase(self._loss_phase):
             shared: Tensor = _shared_loss(loss, self)
@@ -76,25 +76,26 @@ class SharedGradients:
         # The engine calls it after the last node of this pass.
         torch.autograd.Variable._execution_engine.queue_callback(combine)
 
-    def _check_leaves(self, loss: Tensor) -> None:
-        """Raises ConfigError if the loss depends on something trained that is not the model's, such as another head.
 
-        Each rank would begin with its own weights there, and train them alone.
-        """
-        known = {id(parameter) for parameter in self._model.parameters()}
-        seen, waiting = set(), [loss.grad_fn]
-        while waiting:
-            node: Any = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            leaf = getattr(node, "variable", None)
-            if leaf is not None and isinstance(leaf, nn.Parameter) and id(leaf) not in known:
-                raise ConfigError(
-                    f"The loss depends on a parameter of shape {tuple(leaf.shape)} that is not in the attached model, "
-                    f"so ranks would train it apart. Put all that is trained into one module, and attach that."
-                )
-            waiting += [following for following, _ in node.next_functions]
+def check_leaves(loss: Tensor, model: nn.Module) -> None:
+    """Raises ConfigError if the loss depends on something trained that is not the model's, such as another head.
+
+    Each rank would begin with its own weights there, and train them alone.
+    """
+    known = {id(parameter) for parameter in model.parameters()}
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+            raise ConfigError(
+                f"The loss depends on a parameter of shape {tuple(leaf.shape)} that is not in the attached model, "
+                f"so ranks would train it apart. Put all that is trained into one module, and attach that."
+            )
+        waiting += [following for following, _ in node.next_functions]
 
 
 def combine_gradients(model: nn.Module, communicator: Communicator, reducer: Reducer) -> None:

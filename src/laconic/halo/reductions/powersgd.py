@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
+from laconic.comm.gather import gather_tensors
 from laconic.errors import ConfigError
 from laconic.halo.reductions._buckets import exact_means
 from laconic.halo.reductions._orthonormal import orthonormalise
@@ -79,8 +80,9 @@ class PowerSgdReducer(Reducer):
         Traffic: an all_gather of each error, in phase "checkpoint".
         """
         with self._communicator.ledger.phase("checkpoint"):
-            errors = {f"{name}.error": self._communicator.all_gather(error) for name, error in self.errors.items()}
-        return errors | {f"{name}.right": right.clone() for name, right in self._right.items()}
+            errors = gather_tensors(self._communicator, self.errors)
+        rights = {f"{name}.right": right.clone() for name, right in self._right.items()}
+        return rights | {f"{name}.error": error for name, error in errors.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes back what `state` gave. Where there are more or fewer ranks now, each takes the mean of the errors."""

@@ -1,0 +1,287 @@
+"""Ranks that train apart for a few steps: what they average, send and remember."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from laconic.comm import Communicator, Ledger, LocalTransport
+from laconic.errors import ConfigError
+from laconic.halo.local_steps import LocalSteps
+
+# Rows of each of three ranks; the last one has none.
+NUM_ROWS = [5, 2, 0]
+TOTAL = sum(NUM_ROWS)
+NUM_WORDS = 4 * 3 + 3
+
+
+def build() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3).double()
+
+
+MODEL = build()
+
+
+def rows(rank: int, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    return torch.randn(NUM_ROWS[rank], 4, generator=generator, dtype=torch.float64)
+
+
+def own_loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+    """The rank's share of the mean over the rows of all ranks."""
+    return model(rows(rank, step)).square().sum() / TOTAL
+
+
+def optimizer_of(model: nn.Module, kind: str) -> torch.optim.Optimizer:
+    if kind == "adam":
+        return torch.optim.Adam(model.parameters(), lr=0.01)
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if kind == "momentum" else 0.0)
+
+
+def start(communicator: Communicator, every: int) -> tuple[nn.Module, LocalSteps]:
+    model = copy.deepcopy(MODEL)
+    share = NUM_ROWS[communicator.rank] / TOTAL
+    return model, LocalSteps(model, communicator, every=every, share=share)
+
+
+def take_step(model, local, optimizer, rank, step) -> None:
+    optimizer.zero_grad()
+    local.share(own_loss(model, rank, step)).backward()
+    optimizer.step()
+    local.end_step()
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def test_one_step_of_sgd_and_an_average_is_the_step_of_the_global_mean(on_ranks):
+    def run(communicator):
+        model, local = start(communicator, every=5)
+        take_step(model, local, optimizer_of(model, "sgd"), communicator.rank, 0)
+        local.synchronise()
+        return weights(model)
+
+    single = copy.deepcopy(MODEL)
+    sum(own_loss(single, rank, 0) for rank in range(3)).backward()
+    optimizer_of(single, "sgd").step()
+    results = on_ranks(3, run)
+    for result in results:
+        assert equal(result, results[0])
+        for mine, expected in zip(result, weights(single), strict=True):
+            torch.testing.assert_close(mine, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_every_few_steps_parameters_are_averaged_by_rows(kind, on_ranks):
+    def run(communicator):
+        model, local = start(communicator, every=3)
+        optimizer = optimizer_of(model, kind)
+        seen = []
+        for step in range(6):
+            take_step(model, local, optimizer, communicator.rank, step)
+            seen.append(weights(model))
+        return seen
+
+    # The same by hand: each rank's own mean, each rank's own optimizer.
+    models = [copy.deepcopy(MODEL) for _ in NUM_ROWS]
+    optimizers = [optimizer_of(model, kind) for model in models]
+    results = on_ranks(3, run)
+    for step in range(6):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad()
+            (model(rows(rank, step)).square().sum() / max(NUM_ROWS[rank], 1)).backward()
+            optimizer.step()
+        if step % 3 == 2:
+            averages = [
+                sum(NUM_ROWS[rank] * each[rank] for rank in range(3)) / TOTAL
+                for each in zip(*map(weights, models), strict=True)
+            ]
+            for model in models:
+                for parameter, average in zip(model.parameters(), averages, strict=True):
+                    parameter.data.copy_(average)
+        for rank in range(3):
+            for mine, expected in zip(results[rank][step], weights(models[rank]), strict=True):
+                torch.testing.assert_close(mine, expected, rtol=0, atol=1e-12)
+        assert equal(results[0][step], results[1][step]) == (step % 3 == 2)
+
+
+def test_steps_send_nothing_and_an_average_sends_the_parameters(on_ranks):
+    def run(communicator):
+        model, local = start(communicator, every=2)
+        optimizer = optimizer_of(model, "sgd")
+        counted = [communicator.ledger.take(0)]
+        for step in range(4):
+            take_step(model, local, optimizer, communicator.rank, step)
+            counted.append(communicator.ledger.take(step))
+        local.synchronise()
+        with local.averaged():
+            pass
+        assert local.state() == {}
+        return [*counted, communicator.ledger.take(5)]
+
+    for setup, *steps, after in on_ranks(3, run):
+        assert {(row.phase, row.operation) for row in setup} == {("setup", "all_reduce")}
+        assert [bool(rows) for rows in steps] == [False, True, False, True]
+        for row in [*steps[1], *steps[3]]:
+            assert (row.phase, row.operation) == ("gradients", "all_reduce")
+            # 2 (P - 1) / P of the parameters, for each of three ranks.
+            assert row.num_bytes == 2 * 2 * NUM_WORDS * 8 // 3
+        assert after == []
+
+
+def test_looking_at_the_average_changes_nothing(on_ranks):
+    def run(communicator):
+        runs = []
+        for looks in (False, True):
+            model, local = start(communicator, every=3)
+            optimizer, seen = optimizer_of(model, "adam"), []
+            for step in range(5):
+                take_step(model, local, optimizer, communicator.rank, step)
+                if looks:
+                    own = weights(model)
+                    with local.averaged():
+                        seen.append(weights(model))
+                    assert equal(weights(model), own)
+            runs.append((weights(model), seen))
+        return runs
+
+    results = on_ranks(3, run)
+    for (plain, _), (looked, seen) in results:
+        assert equal(plain, looked)
+        assert all(equal(*pair) for pair in zip(seen, results[0][1][1], strict=True))
+
+
+def test_own_parameters_come_back_after_an_error_while_looking(on_ranks):
+    def run(communicator):
+        model, local = start(communicator, every=3)
+        take_step(model, local, optimizer_of(model, "sgd"), communicator.rank, 0)
+        own = weights(model)
+        with pytest.raises(ValueError, match="scores"), local.averaged():
+            raise ValueError("scores")
+        return equal(weights(model), own)
+
+    assert all(on_ranks(3, run))
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_a_run_goes_on_from_its_state_as_if_it_had_never_stopped(stop, on_ranks):
+    def run(communicator):
+        rank = communicator.rank
+        whole, local = start(communicator, every=3)
+        optimizer = optimizer_of(whole, "adam")
+        for step in range(7):
+            if step == stop:
+                with local.averaged():
+                    saved, state = copy.deepcopy(whole.state_dict()), local.state()
+                moments = copy.deepcopy(optimizer.state_dict())
+            take_step(whole, local, optimizer, rank, step)
+        again, local = start(communicator, every=3)
+        again.load_state_dict(saved)
+        local.load_state(state)
+        optimizer = optimizer_of(again, "adam")
+        optimizer.load_state_dict(moments)
+        for step in range(stop, 7):
+            take_step(again, local, optimizer, rank, step)
+        return equal(weights(whole), weights(again)), saved, state
+
+    results = on_ranks(3, run)
+    assert all(is_equal for is_equal, _, _ in results)
+    for _, saved, state in results:
+        # Whichever rank writes the checkpoint, it is the same.
+        for mine, first in ((saved, results[0][1]), (state, results[0][2])):
+            assert mine.keys() == first.keys()
+            assert all(torch.equal(mine[name], first[name]) for name in mine)
+
+
+def test_on_another_number_of_ranks_all_begin_with_the_average(on_ranks):
+    def begin(communicator):
+        model, local = start(communicator, every=3)
+        take_step(model, local, optimizer_of(model, "sgd"), communicator.rank, 0)
+        return local.state()
+
+    state = on_ranks(3, begin)[0]
+    communicator = Communicator(LocalTransport(), Ledger(0))
+    model = copy.deepcopy(MODEL)
+    LocalSteps(model, communicator, every=3, share=1.0).load_state(state)
+    assert equal(weights(model), weights(MODEL))
+    with pytest.raises(ValueError, match="a count, got weight"):
+        LocalSteps(model, communicator, every=3, share=1.0).load_state({"weight": torch.ones(1, 3, 4)})
+
+
+def test_a_penalty_beside_the_loss_counts_once(on_ranks):
+    def run(communicator):
+        model, local = start(communicator, every=2)
+        optimizer = optimizer_of(model, "sgd")
+        (local.share(own_loss(model, communicator.rank, 0)) + model.weight.square().sum()).backward()
+        optimizer.step()
+        local.end_step()
+        local.synchronise()
+        return weights(model)
+
+    single = copy.deepcopy(MODEL)
+    (sum(own_loss(single, rank, 0) for rank in range(3)) + single.weight.square().sum()).backward()
+    optimizer_of(single, "sgd").step()
+    for mine, expected in zip(on_ranks(3, run)[0], weights(single), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=0, atol=1e-12)
+
+
+def test_frozen_parameters_stay_where_they_are(on_ranks):
+    def run(communicator):
+        model, local = start(communicator, every=2)
+        model.bias.requires_grad_(False)
+        model.bias += communicator.rank
+        take_step(model, local, optimizer_of(model, "sgd"), communicator.rank, 0)
+        local.synchronise()
+        return model.bias - MODEL.bias.detach()
+
+    for rank, moved in enumerate(on_ranks(3, run)):
+        torch.testing.assert_close(moved, torch.full((3,), float(rank)).double())
+
+
+def test_another_share_counts_from_the_next_step_on(on_ranks):
+    def run(communicator):
+        model, local = start(communicator, every=5)
+        optimizer = optimizer_of(model, "sgd")
+        take_step(model, local, optimizer, communicator.rank, 0)
+        local.set_share(NUM_ROWS[(communicator.rank + 1) % 3] / TOTAL)
+        return weights(model)
+
+    results = on_ranks(3, run)
+    # What was learned with the old shares was averaged by them.
+    assert equal(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([0.5, 0.4], "and 0.9 in all"),
+        ([0.5, float("nan")], "and nan in all"),
+        # They add up, and the second by itself is sound.
+        ([1.2, 0.3, -0.5], "and nan in all"),
+    ],
+)
+def test_shares_that_are_not_shares_are_refused_by_all_ranks(shares, words, on_ranks):
+    def run(communicator):
+        with pytest.raises(ConfigError, match=words):
+            LocalSteps(MODEL, communicator, every=2, share=shares[communicator.rank])
+        return True
+
+    assert all(on_ranks(len(shares), run))
+
+
+def test_local_steps_are_two_or_more():
+    with pytest.raises(ConfigError, match=r"should be 2 or more, got 1.*share gradients"):
+        LocalSteps(build(), Communicator(LocalTransport(), Ledger(0)), every=1, share=1.0)
+
+
+def test_a_loss_that_depends_on_another_module_is_refused():
+    local = LocalSteps(build(), Communicator(LocalTransport(), Ledger(0)), every=2, share=1.0)
+    with pytest.raises(ConfigError, match="not in the attached model"):
+        local.share(nn.Linear(4, 1).double()(rows(0, 0)).sum())
