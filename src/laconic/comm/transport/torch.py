@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from laconic.comm.transport._combine import combine
+from laconic.comm.transport._messages import post_messages
 from laconic.comm.transport._notes import Notes, StoreGoneError
 from laconic.comm.transport._process_group import make_group
 from laconic.comm.transport._rendezvous import join_existing, meet, open_store
@@ -75,9 +76,13 @@ class TorchTransport(Transport):
         # A connection of their own: the backend may be waiting for an answer on the other.
         notes = Notes(store.clone(), self.rank, self.num_ranks)  # type: ignore[attr-defined]
         self._watch = Watch(notes, place.keeper if place is not None else "the maker of the process group", timeout)
+        self._timeout = timeout
         self._store = store
         self._place = place
         self._next_number = 0
+        # A rank that fails leaves operations that it never waits for. They stay until the end: a message that is
+        # dropped on its way stops its connection, and the others with it.
+        self._under_way: dict[int, Pending] = {}
         self._is_open = True
 
     def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
@@ -85,7 +90,14 @@ class TorchTransport(Transport):
         row_bytes = data.shape[1:].numel() * data.itemsize
         source, to = _as_bytes(data), [size * row_bytes for size in sizes]
         target, come = _as_bytes(out), [size * row_bytes for size in out_sizes]
-        return self._start("all_to_all", data, lambda: dist.all_to_all_single(target, source, come, to, async_op=True))
+
+        def launch(number: int) -> Any:
+            if data.is_cuda:
+                return dist.all_to_all_single(target, source, come, to, async_op=True)
+            parts = target.split_with_sizes(come), source.split_with_sizes(to)
+            return post_messages(self.rank, *parts, number, self._timeout)
+
+        return self._start("all_to_all", data, launch)
 
     def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         travels, travels_by = tensor, op
@@ -94,13 +106,13 @@ class TorchTransport(Transport):
             # As numbers, 256 ranks that say yes would add up to no.
             travels_by = "max" if op == "sum" else op
         return self._start(
-            f"all_reduce, {op},", tensor, lambda: dist.all_reduce(travels, _REDUCTIONS[travels_by], async_op=True)
+            f"all_reduce, {op},", tensor, lambda _: dist.all_reduce(travels, _REDUCTIONS[travels_by], async_op=True)
         )
 
     def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
         check_all_gather(self, out, data)
         target, source = _as_bytes(out), _as_bytes(data)
-        return self._start("all_gather", data, lambda: _all_gather(target, source, async_op=True))
+        return self._start("all_gather", data, lambda _: _all_gather(target, source, async_op=True))
 
     def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
         # Gloo's own moves every word twice; NCCL's has the same words as this, but no fixed order.
@@ -110,13 +122,13 @@ class TorchTransport(Transport):
         return _PendingSum(exchange, parts, out)
 
     def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
-        travels = _as_bytes(tensor)
-        return self._start(f"broadcast from rank {root}", tensor, lambda: dist.broadcast(travels, root, async_op=True))
+        travels, call = _as_bytes(tensor), f"broadcast from rank {root}"
+        return self._start(call, tensor, lambda _: dist.broadcast(travels, root, async_op=True))
 
     def barrier(self) -> None:
         # Not torch's: it guesses which GPU is ours.
         token = torch.zeros(1, device=self.device)
-        self._start("barrier", token, lambda: dist.all_reduce(token, async_op=True)).wait()
+        self._start("barrier", token, lambda _: dist.all_reduce(token, async_op=True)).wait()
 
     def announce_failure(self, error: BaseException) -> None:
         if self._is_open:
@@ -134,6 +146,7 @@ class TorchTransport(Transport):
             return
         if dist.is_initialized():
             dist.destroy_process_group()
+        self._under_way.clear()
         deadline = time.monotonic() + _LINGER_SECONDS
         with suppress(StoreGoneError):
             while self._place.keeps_store and self._watch.notes.num_closed() < self.num_ranks:
@@ -143,40 +156,45 @@ class TorchTransport(Transport):
         # The last reference to the store, and with it to the thread that serves it.
         del self._store, self._watch
 
-    def _start(self, operation: str, tensor: Tensor, launch: Callable[[], Any]) -> Pending:
+    def _start(self, operation: str, tensor: Tensor, launch: Callable[[int], Any]) -> Pending:
         assert self._is_open, "the transport was closed"
         number = self._next_number
         self._next_number += 1
         try:
-            work = launch()
+            work = launch(number)
         except RuntimeError as error:
             raise self._watch.explain(number, describe(operation, tensor), error, timed_out=False) from error
+
+        def wait() -> None:
+            if tensor.is_cuda:
+                # The stream waits, not the process; torch's watchdog ends a process whose NCCL operation hangs.
+                work.wait()
+            else:
+                self._watch.wait(work, number, lambda: describe(operation, tensor))
+            del self._under_way[number]
+
         # `launch` holds the tensors that the backend reads and writes, until the operation is over.
-        return _TorchPending(self._watch, work, number, operation, tensor, launch)
+        self._under_way[number] = pending = _TorchPending(wait, launch)
+        return pending
 
 
 @final
 class _TorchPending(Pending):
-    def __init__(
-        self, watch: Watch, work: Any, number: int, operation: str, tensor: Tensor, holder: Callable[[], Any]
-    ) -> None:
-        self._watch = watch
-        self._work = work
-        self._number = number
-        self._operation = operation
-        self._tensor: Tensor | None = tensor
-        self._holder: Callable[[], Any] | None = holder
+    """An operation of torch.distributed.
+
+    Args:
+        wait: waits for it.
+        holds: what it reads and writes, until it is over.
+    """
+
+    def __init__(self, wait: Callable[[], None], holds: object) -> None:
+        self._wait: Callable[[], None] | None = wait
+        self._holds = holds
 
     def wait(self) -> None:
-        if self._tensor is None:
-            return
-        tensor = self._tensor
-        if tensor.is_cuda:
-            # The stream waits, not the process; torch's watchdog ends a process whose NCCL operation hangs.
-            self._work.wait()
-        else:
-            self._watch.wait(self._work, self._number, lambda: describe(self._operation, tensor))
-        self._work = self._tensor = self._holder = None
+        if self._wait is not None:
+            self._wait()
+            self._wait = self._holds = None
 
 
 @final
