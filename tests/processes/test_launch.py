@@ -139,6 +139,23 @@ def test_the_rank_that_fails_is_shown_and_its_code_returned(capfd, caplog):
     assert "Rank 1 failed with exit code 1" in caplog.text
 
 
+def test_a_message_that_ranks_leave_is_told_once_and_the_rest_of_what_they_wrote_is_shown_where_they_differ(
+    capfd, caplog
+):
+    leave = (
+        "import os, sys\nprint('line of', os.environ['RANK'])\n"
+        "message = 'the disk is full' if os.environ['RANK'] == '2' else 'no such file'\n"
+        "open(os.environ['LACONIC_LAST_WORDS'], 'w').write(message)\nsys.exit(2)"
+    )
+    told: list[str] = []
+    assert run_local_ranks([*PYTHON, leave], 3, tell=told.append) == 2
+    out, err = capfd.readouterr()
+    assert told == ["no such file", "Rank 2: the disk is full"]
+    assert out == "line of 0\n"
+    assert output_of_ranks(err) == ["rank 2 | line of 2"]
+    assert "failed with exit code" not in caplog.text
+
+
 def test_a_rank_that_is_killed_gives_137_and_the_others_are_ended_after_their_grace(tmp_path, capfd, caplog):
     die = (
         "import os, signal, sys, time\n"

@@ -24,6 +24,7 @@ from laconic.cli.partition import partition
 from laconic.cli.predict import predict
 from laconic.cli.train import train
 from laconic.errors import LaconicError
+from laconic.launch.last_words import leave_last_words
 from laconic.units import format_bytes
 
 EXIT_USER_ERROR = 2
@@ -79,7 +80,9 @@ def _say_memory(error: Exception) -> str:
 def _explain(message: str, debug: bool) -> None:
     if debug:
         traceback.print_exc()
-    print_error(message)
+    # Of several ranks that `--ranks` started, the starter speaks.
+    if not leave_last_words(message):
+        print_error(message)
 
 
 app = typer.Typer(

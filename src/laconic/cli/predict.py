@@ -37,13 +37,20 @@ def predict(
     """
     if checkpoint not in ("best", "last"):
         raise ConfigError(f"--checkpoint should be best or last; got {checkpoint!r}.")
+
+    def check(num_ranks: int) -> None:
+        from laconic.trainer.early_checks import check_predict
+
+        check_predict(run_folder, out, source=data, which=which, num_ranks=num_ranks)
+
+    which = cast(Literal["best", "last"], checkpoint)
+    rank = share_among_ranks(ranks, check)
     from laconic.trainer.predict import check_output, write_predictions
     from laconic.trainer.predict import predict as predict_run
 
-    rank = share_among_ranks(ranks)
     if rank == 0:
         check_output(out)
-    predictions = predict_run(run_folder, source=data, which=cast(Literal["best", "last"], checkpoint))
+    predictions = predict_run(run_folder, source=data, which=which)
     if rank > 0:
         return
     write_predictions(predictions, out)

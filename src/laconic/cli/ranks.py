@@ -2,17 +2,24 @@
 
 import logging
 import sys
+from collections.abc import Callable
 
 import typer
 
+from laconic.cli.console import print_error
 from laconic.errors import ConfigError
 from laconic.launch.environment import rank_environment
+from laconic.processes import num_usable_cores
 
 RANKS_HELP = "Start so many ranks here, which share the graph. Not needed under torchrun or SLURM."
 
 
-def share_among_ranks(num_ranks: int | None) -> int:
-    """Returns the number of this rank, or starts `num_ranks` of them, waits for them, and exits with their code."""
+def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> int:
+    """Returns the number of this rank, or starts `num_ranks` of them, waits for them, and exits with their code.
+
+    Args:
+        check: called with the number of ranks, raises for what can be refused without them.
+    """
     here = rank_environment()
     if here is not None:
         if num_ranks not in (None, here.num_ranks):
@@ -28,10 +35,15 @@ def share_among_ranks(num_ranks: int | None) -> int:
         return 0
     if num_ranks < 1:
         raise ConfigError(f"--ranks should be 1 or more; got {num_ranks}.")
+    if num_ranks > num_usable_cores():
+        # They would take turns to load torch and PyG, seconds each, before the first could refuse anything. Where each
+        # has a core it does so as soon as this process could, and a run that is not refused starts sooner.
+        check(num_ranks)
     from laconic.launch.local import run_local_ranks
 
     # The same command again: its ranks find in their environment who they are.
-    raise typer.Exit(run_local_ranks([sys.executable, "-m", "laconic", *sys.argv[1:]], num_ranks))
+    command = [sys.executable, "-m", "laconic", *sys.argv[1:]]
+    raise typer.Exit(run_local_ranks(command, num_ranks, tell=print_error))
 
 
 def has_several_ranks() -> bool:

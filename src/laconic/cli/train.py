@@ -14,6 +14,7 @@ from laconic.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from laconic.trainer import Summary
+    from laconic.trainer.config_file import Layer
 
 
 def train(
@@ -69,8 +70,20 @@ def train(
         "training": {"strategy": strategy, "epochs": epochs, "seed": seed},
         "run": {"folder": None if name is None else str(name), "threads": threads},
     }
-    rank = share_among_ranks(ranks)
-    summary = _run(flags, model, config, settings, resume)
+
+    def layers(num_ranks: int) -> "list[Layer]":
+        return _layers(flags, model, config, settings, with_strategy=num_ranks > 1 and resume is None)
+
+    def check(num_ranks: int) -> None:
+        from laconic.trainer.early_checks import check_resume, check_start
+
+        if resume is None:
+            check_start(layers(num_ranks), num_ranks)
+        else:
+            check_resume(resume, layers(num_ranks), num_ranks)
+
+    rank = share_among_ranks(ranks, check)
+    summary = _run(layers(2 if has_several_ranks() else 1), resume)
     if rank == 0:
         _print_summary(summary)
     if summary.ending == "interrupted":
@@ -86,24 +99,33 @@ def train(
         raise typer.Exit(128 + (summary.signal or 0))
 
 
-def _run(
-    flags: dict[str, dict[str, Any]], model: str | None, config: Path | None, settings: list[str], resume: Path | None
-) -> "Summary":
+def _run(layers: "list[Layer]", resume: Path | None) -> "Summary":
     from laconic.trainer import resume as resume_run
     from laconic.trainer import start
-    from laconic.trainer.config_file import merge, model_layer, parse_override, read_layer, resolve
+    from laconic.trainer.config_file import resolve
     from laconic.trainer.progress import choose_display
 
-    models = [model_layer(model)] if model is not None else []
-    given = merge([_given(flags), *models, *(parse_override(setting) for setting in settings)])
-    layers = [read_layer(config), given] if config is not None else [given]
-    if has_several_ranks() and resume is None:
-        # Below all that was asked for.
-        layers = [{"training": {"strategy": "compressed_halo"}}, *layers]
     display = choose_display(error_console())
     if resume is not None:
         return resume_run(resume, layers, display=display)
     return start(resolve(layers), display=display)
+
+
+def _layers(
+    flags: dict[str, dict[str, Any]],
+    model: str | None,
+    config: Path | None,
+    settings: list[str],
+    *,
+    with_strategy: bool,
+) -> "list[Layer]":
+    from laconic.trainer.config_file import merge, model_layer, parse_override, read_layer
+
+    models = [model_layer(model)] if model is not None else []
+    given = merge([_given(flags), *models, *(parse_override(setting) for setting in settings)])
+    layers = [read_layer(config), given] if config is not None else [given]
+    # Below all that was asked for.
+    return [{"training": {"strategy": "compressed_halo"}}, *layers] if with_strategy else layers
 
 
 def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

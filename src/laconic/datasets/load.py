@@ -58,6 +58,14 @@ def load(source: str | Path, **options: Any) -> Graph:
     return loader(path, **{**arguments, **options})
 
 
+def check_source(source: str | Path) -> None:
+    """Raises what `load` would of a source that is not there or that no loader takes; opens no file."""
+    text = str(source).strip()
+    name = text if os.path.exists(text) else _split(text)[0]
+    if name not in GENERATORS:
+        _loader_of(_locate(name))
+
+
 def _split(text: str) -> tuple[str, dict[str, Any]]:
     match = re.fullmatch(r"([^()]+)(\(.*\))", text, flags=re.DOTALL)
     if match is None:

@@ -3,7 +3,8 @@
     exit_code = run_local_ranks([sys.executable, "-m", "laconic", "train", "store/cora"], 4)
 
 Each rank finds torchrun's variables, as under torchrun itself. Rank 0 writes where this process does, as if it were
-alone. What the others write is kept, and its end is shown if they fail.
+alone. What the others write is kept, and its end is shown if they fail. A message that ranks leave for their starter
+(last_words.py) is told once.
 """
 
 import logging
@@ -15,9 +16,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import final
 
 from laconic.errors import ConfigError
+from laconic.launch.last_words import last_words_variable, read_last_words, tell_once
 from laconic.processes import GroupProcess, HeldSignals, Stream, WatchedProcesses, threads_per_rank
 from laconic.units import format_seconds
 
@@ -34,6 +38,7 @@ def run_local_ranks(
     environment: Mapping[str, str] | None = None,
     grace_seconds: float = 30.0,
     show: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> int:
     """Runs a command as `num_ranks` ranks; returns the exit code of the first that failed, or 0.
 
@@ -50,15 +55,20 @@ def run_local_ranks(
         environment: variables for all ranks, which win over those of this process.
         grace_seconds: see above.
         show: called with each line of ranks that failed, such as "rank 2 | ValueError"; writes to stderr by default.
+        tell: called, at the end, with each message that ranks have left by `leave_last_words`; without it they are not
+            asked to, and say themselves what they have to say.
     """
     variables = {**os.environ, **(environment or {})}
     _check(command, num_ranks, variables)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with HeldSignals() as signals:
-        launch = _Launch(signals, num_ranks, grace_seconds)
+    with HeldSignals() as signals, TemporaryDirectory(prefix="laconic-") as folder:
+        launch = _Launch(signals, num_ranks, grace_seconds, Path(folder) if tell is not None else None)
         launch.run(command, variables)
         launch.show_failures(show or _write_to_stderr)
+        if tell is not None:
+            for message in tell_once(launch.words()):
+                tell(message)
         # These took their effect: the ranks have heard them, and the exit code tells.
         del signals.received[: launch.num_signals]
     return launch.exit_code
@@ -68,8 +78,9 @@ def run_local_ranks(
 class _Launch:
     """What is going on while ranks run."""
 
-    def __init__(self, signals: HeldSignals, num_ranks: int, grace_seconds: float) -> None:
+    def __init__(self, signals: HeldSignals, num_ranks: int, grace_seconds: float, folder: Path | None) -> None:
         self._signals = signals
+        self._folder = folder
         self._num_ranks = num_ranks
         self._grace_seconds = grace_seconds
         self._lines: list[deque[str]] = [deque(maxlen=_NUM_LINES) for _ in range(num_ranks)]
@@ -91,20 +102,29 @@ class _Launch:
             port = listening.getsockname()[1]
             for rank in range(self._num_ranks):
                 own, keep = _rank_variables(variables, rank, self._num_ranks, port), partial(self._keep_line, rank)
+                if self._folder is not None:
+                    own |= last_words_variable(self._folder, rank)
                 self._ranks.start(rank, command, own, output="together" if rank else "inherited", on_line=keep)
             # The ranks knock at the door that is there already, and are let in when torch is loaded here too.
             store = _serve_store(listening, self._num_ranks)
             self._ranks.wait()
             del store
 
+    def words(self) -> dict[int, str]:
+        """Returns the messages that ranks have left."""
+        return read_last_words(self._folder) if self._folder is not None else {}
+
     def show_failures(self, show: Callable[[str], None]) -> None:
         """Shows the last lines of ranks that failed, the first at the end, where a reader looks.
 
-        Not of those that ended because a signal was passed on.
+        Not of those that ended because a signal was passed on, nor of those with no more to say than rank 0.
         """
+        words = self.words()
         expected = {128 + number for number in self._signals.received[: self.num_signals]}
         for rank in reversed(self._ranks.failed):
             if rank.was_ended and (rank.exit_code in expected or self.num_signals > 1):
+                continue
+            if rank.number in words and words[rank.number] == words.get(0):
                 continue
             for line in self._lines[rank.number]:
                 show(f"rank {rank.number} | {line}")
@@ -113,6 +133,9 @@ class _Launch:
         self._lines[rank].append(line)
 
     def _tell_failure(self, rank: GroupProcess) -> None:
+        if rank.number in self.words():
+            # It says why itself, and the others follow within a moment, or say what they wait for.
+            return
         how = _describe_end(rank.exit_code or 0)
         after = format_seconds(self._ranks.ended_seconds[rank.number])
         if not self._ranks.running:

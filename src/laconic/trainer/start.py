@@ -101,7 +101,7 @@ def resume(
         folder = RunFolder.open(path)
         if communicator.rank == 0:
             folder.check_is_writable()
-        config = _for_ranks(_continued_config(folder, layers), communicator.num_ranks)
+        config = _for_ranks(continued_config(folder, layers), communicator.num_ranks)
         _check_same(config, communicator)
         checkpoints = Checkpoints(folder.checkpoints_path)
         snapshot = checkpoints.load("last")
@@ -213,7 +213,8 @@ def _with_absolute_source(config: Config) -> Config:
     return dataclasses.replace(config, data=data)
 
 
-def _continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
+def continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
+    """Returns the settings of a run that goes on; raises ConfigError if some are to change that may not."""
     before = folder.config()
     after = _with_absolute_source(resolve([as_layer(before), *layers]))
     changed = differences(before, after)

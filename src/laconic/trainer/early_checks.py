@@ -1,0 +1,50 @@
+"""What can be refused before ranks are started: settings, names and paths. Ranks check it again, and the rest."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from laconic.datasets import check_source
+from laconic.errors import ConfigError
+from laconic.store import looks_like_store, open_store
+from laconic.strategies import parse_strategy
+from laconic.trainer.checkpoint import Checkpoints, Which
+from laconic.trainer.config_file import Layer, resolve
+from laconic.trainer.predict import check_output
+from laconic.trainer.run_folder import RunFolder, check_target
+from laconic.trainer.start import continued_config
+
+
+def check_start(layers: Sequence[Layer], num_ranks: int) -> None:
+    """Raises what ranks that start with these settings would refuse."""
+    config = resolve(layers)
+    check_target(config)
+    parse_strategy(config.training.strategy)
+    _check_data(config.data.source, num_ranks)
+
+
+def check_resume(path: Path, layers: Sequence[Layer], num_ranks: int) -> None:
+    """Raises what ranks that resume this run would refuse."""
+    folder = RunFolder.open(path)
+    folder.check_is_writable()
+    _check_data(continued_config(folder, layers).data.source, num_ranks)
+    Checkpoints(folder.checkpoints_path).load("last")
+
+
+def check_predict(path: Path, out: Path, *, source: str | None, which: Which, num_ranks: int) -> None:
+    """Raises what ranks that predict with this run would refuse."""
+    check_output(out)
+    folder = RunFolder.open(path)
+    _check_data(source or folder.config().data.source, num_ranks)
+    Checkpoints(folder.checkpoints_path).load(which)
+
+
+def _check_data(source: str, num_ranks: int) -> None:
+    if not looks_like_store(source):
+        check_source(source)
+        return
+    num_chunks = open_store(source).num_chunks
+    if num_chunks < num_ranks:
+        raise ConfigError(
+            f"{source} has {num_chunks} chunks, and each of the {num_ranks} ranks needs one at least. Run on 1 to "
+            f"{num_chunks} ranks, or write it again with `laconic partition ... --parts {num_ranks}`."
+        )
