@@ -23,7 +23,7 @@ from laconic.launch.agreement import check_agreement
 from laconic.launch.join import join_ranks
 from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy
-from laconic.trainer.data import describe_data, open_data
+from laconic.trainer.data import check_trainable, describe_data, open_data
 from laconic.trainer.evaluate import Evaluation
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class Session:
         ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
         """
         shard = self.strategy.place(self.data, self.communicator)
+        check_trainable(self._about.name, self.strategy.num_train)
         self.strategy.check(model, shard)
         self._shard = self.strategy.attach(model, shard, seed=self._seed).shard
         self._model = model

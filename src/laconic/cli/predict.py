@@ -17,7 +17,7 @@ def predict(
     data: str | None = typer.Option(
         None,
         "--data",
-        help="Another graph than the run's, with the same features; with labels and masks, though they are not used.",
+        help="Another graph than the run's, with the same features; it needs no labels and no masks.",
     ),
     checkpoint: str = typer.Option("best", "--checkpoint", help="The model to use: best or last."),
     ranks: int | None = typer.Option(None, "--ranks", help=RANKS_HELP),

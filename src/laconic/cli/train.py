@@ -157,7 +157,7 @@ def _print_summary(summary: "Summary") -> None:
     table.add_row("Time per epoch", format_seconds(summary.seconds_per_epoch))
     if summary.wait_share > 0:
         table.add_row("Waiting for batches", f"{summary.wait_share:.0%} of the time")
-    if summary.num_ranks > 1:
+    if summary.num_ranks > 1 and summary.bytes_per_epoch is not None:
         table.add_row("Ranks", str(summary.num_ranks))
         table.add_row("Traffic per epoch", f"{format_bytes(summary.bytes_per_epoch)} received by all ranks")
     table.add_row("Parameters", format_count(summary.num_parameters))

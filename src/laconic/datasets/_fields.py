@@ -97,6 +97,13 @@ def to_mask(values: NDArray[Any], where: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
+def no_labels(num_nodes: int) -> dict[str, Tensor]:
+    """Returns the labels and masks of a graph that has none: one to predict for."""
+    nobody = torch.zeros(num_nodes, dtype=torch.bool)
+    labels = torch.full((num_nodes,), -1)
+    return {"y": labels, "train_mask": nobody, "val_mask": nobody, "test_mask": nobody}
+
+
 def check_options(dtype: str, normalise_features: str) -> None:
     """Raises ConfigError unless both options are among their choices."""
     for option, value, choices in (

@@ -29,6 +29,7 @@ from laconic.datasets._fields import (
     Normalisation,
     check_options,
     make_graph,
+    no_labels,
     to_features,
     to_labels,
     to_weights,
@@ -53,6 +54,7 @@ def load_files(
     train: float = 0.6,
     val: float = 0.2,
     seed: int = 0,
+    labelled: bool = True,
 ) -> Graph:
     """Returns the graph of a folder of tables.
 
@@ -60,27 +62,27 @@ def load_files(
         dtype, normalise_features: as for `load_npz`.
         add_reverse_edges: whether each edge gets its reverse (an undirected graph whose edges are listed once).
         train, val, seed: shares and seed of the random split, where there is no split file.
+        labelled: as for `load_npz`.
     """
     folder = Path(folder)
     check_options(dtype, normalise_features)
     features_path, features_ids, features = _read_rows(folder, "features")
     index = _node_index(folder, features_path, features_ids, len(features))
-    y = _labels(folder, index)
     edge_index, edge_weight = _edges(folder, index, dtype)
     if add_reverse_edges:
         edge_index, edge_weight = with_reverse_edges(edge_index, edge_weight, index.num_nodes)
-    masks = _masks(folder, index)
-    if masks is None:
-        masks = labelled_masks(y, train, val, seed, where=str(folder))
+    fields = no_labels(index.num_nodes)
+    if labelled:
+        y, masks = _labels(folder, index), _masks(folder, index)
+        fields = {"y": y, **(masks or labelled_masks(y, train, val, seed, where=str(folder)))}
     return make_graph(
         folder,
         name=folder.resolve().name,
         edge_index=edge_index,
         edge_weight=edge_weight,
         x=to_features(features, dtype, normalise_features, str(features_path)),
-        y=y,
         node_ids=torch.from_numpy(index.ids),
-        **masks,
+        **fields,
     )
 
 

@@ -39,11 +39,12 @@ Loader = Callable[..., Graph]
 _LONG = 500
 
 
-def load(source: str | Path, **options: Any) -> Graph:
+def load(source: str | Path, *, labelled: bool = True, **options: Any) -> Graph:
     """Returns the graph that `source` names.
 
     Args:
         source: a generator's spec, a path, or a name (see above).
+        labelled: False leaves labels and masks of a file alone, of which there need be none: a graph to predict for.
         options: `dtype` ("float32", "float64") and `normalise_features` ("none", "row") for all; beside them the
             fields of a generator, or the keyword arguments of `load_npz`, `load_ogb` or `load_files`.
     """
@@ -53,6 +54,8 @@ def load(source: str | Path, **options: Any) -> Graph:
         return _generate(name, {**arguments, **options})
     path = _locate(name)
     loader = _loader_of(path)
+    if not labelled:
+        options["labelled"] = False
     choices = [key for key, kind in inspect.signature(loader).parameters.items() if kind.kind is kind.KEYWORD_ONLY]
     _check_names({**arguments, **options}, choices, f"{loader.__name__} option")
     return loader(path, **{**arguments, **options})

@@ -22,6 +22,7 @@ from laconic.datasets._fields import (
     Normalisation,
     check_options,
     make_graph,
+    no_labels,
     to_edges,
     to_features,
     to_labels,
@@ -43,6 +44,7 @@ def load_npz(
     dtype: FeatureDtype = "float32",
     normalise_features: Normalisation = "none",
     split: int | None = None,
+    labelled: bool = True,
 ) -> Graph:
     """Returns the graph of an .npz file.
 
@@ -50,6 +52,7 @@ def load_npz(
         dtype: what features and edge weights become.
         normalise_features: "row" divides each node's features by the sum of their absolute values.
         split: which of several splits to take; the file's own masks, or split 0, if not given.
+        labelled: False leaves labels and masks alone, of which there need be none: a graph to predict for.
     """
     path = Path(path)
     check_options(dtype, normalise_features)
@@ -64,9 +67,8 @@ def load_npz(
         fields: dict[str, Any] = {
             "edge_index": to_edges(arrays["edge_index"], f"{path}: edge_index"),
             "x": to_features(_features(arrays, dtype), dtype, normalise_features, f"{path}: x"),
-            "y": to_labels(arrays["y"], f"{path}: y"),
-            **_masks(arrays, split),
         }
+        fields |= _labels(arrays, split) if labelled else no_labels(len(fields["x"]))
     if weights is not None:
         fields["edge_weight"] = to_weights(weights, dtype, f"{path}: edge_weight")
     if ids is not None:
@@ -85,6 +87,10 @@ def _features(arrays: NpzArrays, dtype: FeatureDtype) -> NDArray[Any]:
             f"It holds {', '.join(arrays.names) or 'nothing'}."
         )
     return dense_rows(*(arrays[part] for part in _CSR_PARTS), dtype=dtype, where=str(arrays.path))
+
+
+def _labels(arrays: NpzArrays, split: int | None) -> dict[str, Tensor]:
+    return {"y": to_labels(arrays["y"], f"{arrays.path}: y"), **_masks(arrays, split)}
 
 
 def _masks(arrays: NpzArrays, split: int | None) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from laconic.datasets._fields import (
     Normalisation,
     check_options,
     make_graph,
+    no_labels,
     to_edges,
     to_features,
     to_labels,
@@ -47,6 +48,7 @@ def load_ogb(
     add_reverse_edges: bool = True,
     edge_features: EdgeFeatures = "refuse",
     split: str | None = None,
+    labelled: bool = True,
 ) -> Graph:
     """Returns the graph of an unpacked OGB folder (the one that holds raw/ and split/).
 
@@ -57,6 +59,7 @@ def load_ogb(
         edge_features: what to do with edge features: "refuse" the dataset, "drop" them, or take the "mean" over each
             node's edges as (further) features of the node, as is usual for ogbn-proteins.
         split: name of the folder in split/, where there are several.
+        labelled: as for `load_npz`; the files are there all the same.
     """
     folder = Path(folder)
     check_options(dtype, normalise_features)
@@ -73,8 +76,7 @@ def load_ogb(
         name=folder.resolve().name,
         edge_index=edge_index,
         x=to_features(x, dtype, normalise_features, f"{folder}: raw/node-feat"),
-        y=to_labels(raw.labels, f"{folder}: raw/node-label"),
-        **_masks(split_folder, raw.num_nodes),
+        **(_labels(folder, split_folder, raw) if labelled else no_labels(raw.num_nodes)),
     )
 
 
@@ -121,6 +123,10 @@ def _split_folder(folder: Path, split: str | None) -> Path:
             held = f"holds the splits {', '.join(names)}. Say which: \"{folder}(split='{names[0]}')\""
         raise DataError(f"{folder / 'split'} {held}.")
     return folder / "split" / (split or names[0])
+
+
+def _labels(folder: Path, split_folder: Path, raw: OgbRaw) -> dict[str, Tensor]:
+    return {"y": to_labels(raw.labels, f"{folder}: raw/node-label"), **_masks(split_folder, raw.num_nodes)}
 
 
 def _masks(split_folder: Path, num_nodes: int) -> dict[str, Tensor]:

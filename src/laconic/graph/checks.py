@@ -100,12 +100,13 @@ def _check_edges(graph: "Graph") -> None:
 def _check_masks(graph: "Graph") -> None:
     num_nodes = graph.x.shape[0]
     masks = graph.mask_of
+    are_all_empty = not any(bool(mask.any()) for mask in masks.values())
     for split, mask in masks.items():
         if mask.shape != (num_nodes,) or mask.dtype != torch.bool:
             raise DataError(
                 f"{graph.name}: {split}_mask should be bool of length {num_nodes}, one per node, got {_kind(mask)}."
             )
-        if not bool(mask.any()):
+        if not bool(mask.any()) and not are_all_empty:
             what = "training" if split == "train" else {"val": "validation", "test": "test"}[split]
             raise DataError(
                 f"{graph.name}: {split}_mask is empty: there is no {what} node. "

@@ -23,7 +23,7 @@ class Graph:
         edge_index: source and destination of each edge, int64, (2, E). Duplicates and self-loops are allowed.
         x: node features, floating point and finite, (N, F).
         y: labels: int64 class numbers (N,), -1 for a node in no mask; or 0/1 floats (N, L) for a multi-label task.
-        train_mask, val_mask, test_mask: bool (N,); disjoint, none empty.
+        train_mask, val_mask, test_mask: bool (N,); disjoint, none empty; or all of them, for a graph to predict for.
         edge_weight: optional finite weight of each edge, (E,).
         num_classes: number of classes or labels; counted from `y` when not given.
         name: what to call it in tables.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from laconic.comm import Communicator
 from laconic.datasets import GENERATORS, load
+from laconic.errors import DataError
 from laconic.graph import Graph, Shard
 from laconic.store import Store, looks_like_store, open_store
 
@@ -22,7 +23,7 @@ Holder = TypeVar("Holder", Graph, Shard)
 # Shapes: N nodes, F features
 
 
-def load_graph(source: str) -> Graph:
+def load_graph(source: str, *, labelled: bool = True) -> Graph:
     """Returns the graph that `source` names: a store folder, or anything that `laconic.datasets.load` knows.
 
     The nodes of a store that was reordered stay in that order, which is faster to train on; `node_ids` has their ids.
@@ -30,12 +31,27 @@ def load_graph(source: str) -> Graph:
     if looks_like_store(source):
         store = open_store(Path(source))
         return store.to_graph(numbering="source" if store.manifest.reorder == "none" else "store")
-    return load(source)
+    return load(source, labelled=labelled)
 
 
-def open_data(source: str, num_ranks: int) -> Graph | Store:
-    """Returns what `source` names: a store stays one where ranks read their own chunks of it; else the whole graph."""
-    return open_store(Path(source)) if num_ranks > 1 and looks_like_store(source) else load_graph(source)
+def open_data(source: str, num_ranks: int, *, labelled: bool = True) -> Graph | Store:
+    """Returns what `source` names: a store stays one where ranks read their own chunks of it; else the whole graph.
+
+    Args:
+        labelled: False is for prediction, and takes files without labels and masks too.
+    """
+    if num_ranks > 1 and looks_like_store(source):
+        return open_store(Path(source))
+    return load_graph(source, labelled=labelled)
+
+
+def check_trainable(name: str, num_train: int) -> None:
+    """Raises DataError if a graph has no training node: one may predict for it, not train on it."""
+    if num_train == 0:
+        raise DataError(
+            f"{name}: there is no training node: the masks are empty, or the graph was loaded without its labels. Give "
+            f"it train_mask, val_mask and test_mask, with some nodes in each; `laconic predict --data` needs none."
+        )
 
 
 def absolute_source(source: str) -> str:

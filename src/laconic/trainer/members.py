@@ -21,7 +21,7 @@ from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import model_name
-from laconic.trainer.data import describe_data, open_data, prepare_features, prepare_rows
+from laconic.trainer.data import check_trainable, describe_data, open_data, prepare_features, prepare_rows
 from laconic.trainer.evaluate import Evaluation
 from laconic.trainer.optimizers import build_optimizer
 from laconic.units import format_count
@@ -73,6 +73,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
         shard, normalised = prepare_features(strategy.place(data, communicator), normalise, communicator)
         shard = strategy.with_features(shard.x, partial(prepare_rows, normalised=normalised))
     about = data if isinstance(data, Graph) else data.manifest
+    check_trainable(about.name, strategy.num_train)
     is_own_model = model is not None
     if model is None:
         model = build_model(

@@ -44,8 +44,8 @@ class Outputs(ABC):
         """Returns the rows of all epochs, those before a resumption included where they are known."""
 
     @abstractmethod
-    def traffic(self) -> list[LedgerRecord]:
-        """Returns the rows of the ledger that were kept."""
+    def traffic(self) -> list[LedgerRecord] | None:
+        """Returns the rows of the ledger, of all ranks; None where another rank keeps them."""
 
     @abstractmethod
     def close(self) -> None:
@@ -137,8 +137,8 @@ class NoOutputs(Outputs):
     def epochs(self) -> list[EpochRecord]:
         return self._epochs
 
-    def traffic(self) -> list[LedgerRecord]:
-        return []
+    def traffic(self) -> None:
+        return None
 
     def close(self) -> None:
         pass

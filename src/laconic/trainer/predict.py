@@ -70,8 +70,8 @@ def predict(
     Where ranks share the work, rank 0 has the predictions, by node id, and the others have none.
 
     Args:
-        source: another graph than the run's own, with the same features and classes. It has labels and masks as for
-            training, which are not looked at.
+        source: another graph than the run's own, with the same features. Its labels and masks are not looked at, and
+            there need be none.
         which: the checkpoint: "best" or "last".
         graph, model, communicator: as in `start`.
     """
@@ -79,9 +79,13 @@ def predict(
         config = RunFolder.open(path).config()
         checkpoints = Checkpoints(path / "checkpoints")
         snapshot = checkpoints.load(which)
-        data = open_data(source or config.data.source, communicator.num_ranks) if graph is None else graph
+        if graph is None:
+            data = open_data(source or config.data.source, communicator.num_ranks, labelled=source is None)
+        else:
+            data = graph
         about = data if isinstance(data, Graph) else data.manifest
         _check_fits(about, snapshot, path)
+        is_multilabel = bool(snapshot.notes["inputs"]["is_multilabel"])
         facts = {"checkpoint": snapshot.name, **describe_data(data)}
         check_agreement(communicator, {name: str(fact) for name, fact in facts.items()})
         # The exact ones, whatever the model was trained with.
@@ -110,8 +114,8 @@ def predict(
         node_ids, logits_NC = node_ids[order], logits_NC[order]
     return Predictions(
         node_ids=node_ids.numpy(),
-        classes=predicted(logits_NC, is_multilabel=about.is_multilabel).numpy(),
-        probabilities=probabilities(logits_NC, is_multilabel=about.is_multilabel).float().numpy(),
+        classes=predicted(logits_NC, is_multilabel=is_multilabel).numpy(),
+        probabilities=probabilities(logits_NC, is_multilabel=is_multilabel).float().numpy(),
         epoch=snapshot.epoch,
     )
 
@@ -174,6 +178,9 @@ def _write_csv(predictions: Predictions, path: Path) -> None:
 
 def _check_fits(graph: Graph | Manifest, snapshot: Snapshot, path: Path) -> None:
     inputs = snapshot.notes.get("inputs", {})
+    if graph.num_classes == 0:
+        # Without labels; of which kind they would be, the run knows.
+        inputs = {**inputs, "is_multilabel": graph.is_multilabel}
     for what, got in (("num_features", graph.num_features), ("is_multilabel", graph.is_multilabel)):
         if inputs.get(what) != got:
             raise DataError(

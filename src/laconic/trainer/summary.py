@@ -36,8 +36,9 @@ class Summary:
     """Share of the training time spent waiting for batches."""
     num_ranks: int = 1
     """How many ranks trained it."""
-    bytes_per_epoch: int = 0
-    """Payload that all ranks together received in the last epoch, its evaluation included."""
+    bytes_per_epoch: int | None = None
+    """Payload that all ranks together received in the last epoch, its evaluation included; rank 0, which keeps the
+    ledger, knows it, and the others have None."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"folder": str(self.folder)}
@@ -45,7 +46,7 @@ class Summary:
 
 def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
     """Returns the summary of a run that has ended; `folder` is rank 0's."""
-    records = run.outputs.epochs()
+    records, traffic = run.outputs.epochs(), run.outputs.traffic()
     seconds = sum(record.seconds for record in records)
     return Summary(
         folder=folder,
@@ -59,9 +60,11 @@ def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
         seconds_per_epoch=statistics.median(record.seconds for record in records) if records else 0.0,
         wait_share=sum(record.wait_seconds for record in records) / seconds if seconds else 0.0,
         num_ranks=run.members.communicator.num_ranks,
-        bytes_per_epoch=sum(
+        bytes_per_epoch=None
+        if traffic is None
+        else sum(
             row.num_bytes
-            for row in run.outputs.traffic()
+            for row in traffic
             if row.epoch == run.state.epoch and row.direction == "received" and row.phase not in ("setup", "records")
         ),
     )

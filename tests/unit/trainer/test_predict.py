@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch_geometric.nn import GCN
 
+from laconic.datasets import load
 from laconic.errors import CheckpointError, ConfigError, DataError
 from laconic.models import parse_model
+from laconic.session import join
+from laconic.store import write_store
 from laconic.trainer import Config, DataConfig, RunConfig, TrainingConfig, predict, start, write_predictions
 from laconic.trainer.checkpoint import Checkpoints
 
@@ -163,3 +166,60 @@ def test_a_write_that_fails_leaves_the_old_file(run, graph, tmp_path, monkeypatc
         write_predictions(predictions, tmp_path / "out.npz")
     assert (tmp_path / "out.npz").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npz", "run"]
+
+
+@pytest.fixture
+def bare_file(tmp_path, graph):
+    """The graph in a file that has neither labels nor masks."""
+    path = tmp_path / "bare.npz"
+    np.savez(path, edge_index=graph.edge_index.numpy(), x=graph.x.numpy(), node_ids=graph.node_ids.numpy())
+    return path
+
+
+@pytest.fixture
+def bare_tables(tmp_path, graph):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    np.save(folder / "edges.npy", graph.node_ids[graph.edge_index].numpy())
+    np.save(folder / "features.npy", graph.x.numpy())
+    np.save(folder / "nodes.npy", graph.node_ids.numpy())
+    return folder
+
+
+@pytest.mark.parametrize("source", ["bare_file", "bare_tables"])
+def test_a_graph_without_labels_and_masks_gets_the_same_predictions(run, graph, source, request, on_ranks):
+    bare = str(request.getfixturevalue(source))
+    expected = predict(run.folder, graph=graph)
+    alone = predict(run.folder, source=bare)
+    assert np.array_equal(alone.probabilities, expected.probabilities)
+    assert np.array_equal(alone.node_ids, expected.node_ids)
+    shared = on_ranks(2, lambda communicator: predict(run.folder, source=bare, communicator=communicator))[0]
+    np.testing.assert_allclose(shared.probabilities, expected.probabilities, rtol=0, atol=1e-6)
+
+
+def test_a_store_of_a_graph_without_labels_is_predicted_for_too(run, graph, bare_file, tmp_path, on_ranks):
+    write_store(load(bare_file, labelled=False), np.arange(60) % 2, tmp_path / "store")
+    store, expected = str(tmp_path / "store"), predict(run.folder, graph=graph)
+    shared = on_ranks(2, lambda communicator: predict(run.folder, source=store, communicator=communicator))[0]
+    np.testing.assert_allclose(shared.probabilities, expected.probabilities, rtol=0, atol=1e-6)
+
+
+def test_of_several_labels_the_run_knows_where_the_graph_does_not(labelled_run, bare_file):
+    summary, graph = labelled_run
+    expected = predict(summary.folder, graph=graph)
+    bare = predict(summary.folder, source=str(bare_file))
+    assert bare.is_multilabel
+    assert np.array_equal(bare.classes, expected.classes)
+
+
+def test_nobody_trains_on_a_graph_without_labels(run, bare_file, tmp_path):
+    config = Config(
+        data=DataConfig(f"{bare_file}(labelled=False)"), run=RunConfig(folder=str(tmp_path / "new"), tensorboard=False)
+    )
+    with pytest.raises(DataError, match=r"bare: there is no training node.*predict --data"):
+        start(config)
+    with pytest.raises(DataError, match="no array 'y'"):
+        start(dataclasses.replace(config, data=DataConfig(str(bare_file))))
+    with pytest.raises(DataError, match="there is no training node"):
+        join(load(bare_file, labelled=False)).attach(GCN(8, 8, 2, 4))
+    assert not (tmp_path / "new").exists()

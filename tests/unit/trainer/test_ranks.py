@@ -171,9 +171,11 @@ def test_rank_0_alone_leaves_a_run_folder(tmp_path, graph, model, train, monkeyp
 
 
 def test_the_summary_tells_what_all_ranks_received_in_the_last_epoch(tmp_path, graph, model, train):
-    summary = train(2, config_at(tmp_path / "run"), graph, model)[0]
+    summary, other = train(2, config_at(tmp_path / "run"), graph, model)
     last = [row for row in ledger_in(tmp_path / "run", WORK) if row.epoch == 6]
     assert summary.bytes_per_epoch == sum(row.num_bytes for row in last if row.direction == "received") > 0
+    # Rank 0 keeps the ledger.
+    assert other.bytes_per_epoch is None
 
 
 def test_the_ledger_holds_what_was_predicted_for_every_rank_and_epoch(tmp_path, graph, model, train, on_ranks):
