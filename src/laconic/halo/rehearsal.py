@@ -43,17 +43,17 @@ def rehearse(model: nn.Module, placement: Placement, epoch: int = 1) -> list[Led
     with torch.random.fork_rng(devices=[]):
         attach(actor, stage.shard, aggregator=HaloAggregator(stage))
         ledger = stage.communicator.ledger
-        act(actor, stage)
+        act(actor, SharedGradients(actor, stage.communicator), stage)
         once = [row for row in ledger.take(0) if row.phase == "setup"]
-        act(actor, stage)
+        act(actor, SharedGradients(actor, stage.communicator), stage)
         return [to_scale(row, stage, placement) for row in [*once, *ledger.take(epoch)]]
 
 
-def act(actor: nn.Module, stage: Placement, *, loss_phase: str = "forward") -> None:
+def act(actor: nn.Module, gradients: SharedGradients, stage: Placement) -> None:
     """Plays one training step and one evaluation."""
     actor.train()
     loss = run_model(actor, stage.shard).sum()
-    torch.autograd.backward(SharedGradients(actor, stage.communicator, loss_phase=loss_phase).share(loss))
+    torch.autograd.backward(gradients.share(loss))
     actor.zero_grad()
     actor.eval()
     with torch.no_grad():

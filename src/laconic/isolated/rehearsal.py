@@ -13,8 +13,10 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
 from laconic.graph import Shard
 from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.gradients import SharedGradients
 from laconic.halo.operator import SplitAdjacency
 from laconic.halo.placement import Placement
+from laconic.halo.reductions import GradientReduction
 from laconic.halo.rehearsal import act, stage_of, to_scale
 from laconic.isolated.buffers import combine_buffers
 from laconic.isolated.correction import Correction
@@ -23,7 +25,13 @@ from laconic.records import LedgerRecord
 
 
 def rehearse(
-    model: nn.Module, placement: Placement, grounds: Grounds | None, epoch: int, every: int, num_epochs: int | None
+    model: nn.Module,
+    placement: Placement,
+    grounds: Grounds | None,
+    epoch: int,
+    every: int,
+    num_epochs: int | None,
+    reduction: GradientReduction,
 ) -> list[LedgerRecord]:
     """Returns what this rank will send and receive, as its ledger will count it.
 
@@ -35,6 +43,7 @@ def rehearse(
         grounds: what is trained on.
         every: epochs of a super-epoch.
         num_epochs: of the run, where known.
+        reduction: how gradients travel.
     """
     if placement.communicator.num_ranks == 1:
         return []
@@ -53,11 +62,11 @@ def rehearse(
             alone = _without_halo(stage.shard)
             attachment.train_on(StandIn(alone, LocalAggregator(alone, remember_inputs=True)))
         if epoch > 1:
-            act(actor, stage, loss_phase="gradients")
+            act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
             ledger.take(0)
             if isinstance(grounds, RememberedGrounds) and is_start:
                 played.enter(1, epoch, is_last=True)
-        act(actor, stage, loss_phase="gradients")
+        act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
         rows = [to_scale(row, stage, placement) for row in ledger.take(epoch)]
     once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
     rest = [row for row in rows if row.phase != "setup"]

@@ -99,6 +99,9 @@ class Strategy(ABC):
     def load_state(self, state: dict[str, Any]) -> None:
         """Takes back what `state` gave."""
 
+    def settle(self) -> None:  # noqa: B027
+        """Makes equal what ranks hold apart of the model; all ranks call it together, before the model is saved."""
+
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that a checkpoint has to hold beside model and optimizer, the same on all ranks."""
         return {}

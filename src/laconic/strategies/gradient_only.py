@@ -15,7 +15,9 @@ from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
 from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
+from laconic.halo.local_steps import LocalSteps
 from laconic.halo.placement import ChunkMap, Placement, place
+from laconic.halo.reductions import parse_reduction
 from laconic.halo.trial import check_layers, check_whole
 from laconic.isolated.buffers import combine_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
@@ -57,6 +59,9 @@ class GradientOnly(Strategy):
         normalise: by the degrees of the whole graph (global) or of what is held (local); by default whichever goes with
             the correction.
         supply: where variable chunks come from: storage that all ranks see, or peers; by default storage if it is seen.
+        gradients: how gradients travel: exact, bf16, or powersgd(rank=2).
+        sync_every: steps that ranks take apart before their parameters are averaged; 1 shares gradients in every step.
+            Parameters are averaged before an evaluation and a checkpoint too; the optimizer's moments are not.
         remote: share of the edges from other ranks that mini-batches are drawn from, new ones in each super-epoch.
     """
 
@@ -73,17 +78,22 @@ class GradientOnly(Strategy):
     combination: Combination = "self_normalised"
     normalise: Literal["auto", "local", "global"] = "auto"
     supply: Literal["auto", "storage", "peers"] = "auto"
+    gradients: str = "exact"
+    sync_every: int = 1
     remote: float = 1.0
     _chunks: Chunks | None = field(default=None, init=False, repr=False)
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _prepare: Callable[[Tensor], Tensor] = field(default_factory=lambda: _as_stored, init=False, repr=False)
     _attachment: Attachment | None = field(default=None, init=False, repr=False)
     _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
+    _local_steps: LocalSteps | None = field(default=None, init=False, repr=False)
+    _is_step_open: bool = field(default=False, init=False, repr=False)
     _grounds: Grounds | None = field(default=None, init=False, repr=False)
     _num_epochs: int | None = field(default=None, init=False, repr=False)
     _super_epoch: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._reduction = parse_reduction(self.gradients)
         self._correction = Correction(self.correction, self.hops, self.shrinkage or 0.0, self.combination)
         _check_settings(self)
 
@@ -127,10 +137,14 @@ class GradientOnly(Strategy):
             raise ConfigError(
                 "This session has a model already, and ranks share the gradients of one. Put both into one module."
             )
-        self._gradients = SharedGradients(model, placement.communicator, loss_phase="gradients")
+        communicator = placement.communicator
+        self._gradients = SharedGradients(model, communicator, reduction=self._reduction, loss_phase="gradients")
+        if self.sync_every > 1:
+            share = len(shard.train_rows) / placement.num_train
+            self._local_steps = LocalSteps(model, communicator, every=self.sync_every, share=share)
         self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
         self._grounds = self._make_grounds(self._attachment)
-        self._attachment.call_before_evaluation(lambda: combine_buffers(model, shard.num_rows, placement.communicator))
+        self._attachment.call_before_evaluation(self.settle)
         return self._attachment
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
@@ -164,7 +178,25 @@ class GradientOnly(Strategy):
 
     def share_loss(self, loss: Tensor) -> Tensor:
         assert self._gradients is not None, "attach comes before the first loss"
-        return self._gradients.share(loss)
+        if self._local_steps is None:
+            return self._gradients.share(loss)
+        self._end_step()
+        self._is_step_open = True
+        return self._local_steps.share(loss)
+
+    def settle(self) -> None:
+        placement = self._placed
+        assert self._attachment is not None, "attach comes first"
+        self._end_step()
+        if self._local_steps is not None:
+            self._local_steps.synchronise()
+        combine_buffers(self._attachment.model, placement.shard.num_rows, placement.communicator)
+
+    def _end_step(self) -> None:
+        """Told late, when the next thing begins: nobody says when the optimizer has moved."""
+        if self._local_steps is not None and self._is_step_open:
+            self._local_steps.end_step()
+        self._is_step_open = False
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -174,17 +206,33 @@ class GradientOnly(Strategy):
         self._super_epoch = None
 
     def tensors(self) -> dict[str, Tensor]:
-        return {} if self._grounds is None else self._grounds.tensors()
+        assert self._grounds is not None, "attach comes before a checkpoint"
+        assert self._gradients is not None
+        parts = {"grounds": self._grounds.tensors(), "gradients": self._gradients.reducer.state()}
+        return {f"{part}.{name}": value for part, tensors in parts.items() for name, value in tensors.items()}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         assert self._grounds is not None, "attach comes before a checkpoint is loaded"
-        self._grounds.load_tensors(tensors)
+        assert self._gradients is not None
+        parts: dict[str, dict[str, Tensor]] = {"grounds": {}, "gradients": {}}
+        for key, value in tensors.items():
+            part, name = key.split(".", 1)
+            parts[part][name] = value
+        self._grounds.load_tensors(parts["grounds"])
+        self._gradients.reducer.load_state(parts["gradients"])
 
     def take_records(self) -> list[CoverageRecord]:
         return [] if self._grounds is None else self._grounds.take_records()
 
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
-        return rehearse(model, self._placed, self._grounds, epoch, self.repartition_every, self._num_epochs)
+        if self._local_steps is not None:
+            raise ConfigError(
+                "What an epoch costs depends on where it lies between two averages of the parameters, so that "
+                "sync_every is not predicted epoch by epoch. Set sync_every=1."
+            )
+        return rehearse(
+            model, self._placed, self._grounds, epoch, self.repartition_every, self._num_epochs, self._reduction
+        )
 
     def _make_grounds(self, attachment: Attachment) -> Grounds:
         placement = self._placed
@@ -218,6 +266,13 @@ def _check_settings(strategy: GradientOnly) -> None:
         raise ConfigError(
             "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
             "needed. Leave variable and correction out, or set remember=False."
+        )
+    if strategy.sync_every < 1:
+        raise ConfigError(f"sync_every should be 1 or more steps; got {strategy.sync_every}.")
+    if strategy.sync_every > 1 and strategy.gradients != "exact":
+        raise ConfigError(
+            f"With sync_every={strategy.sync_every} parameters travel, not gradients: gradients={strategy.gradients} "
+            f"has no effect. Leave one of them out."
         )
     if not 0.0 <= strategy.remote <= 1.0:
         raise ConfigError(f"remote should be a share from 0 to 1; got {strategy.remote}.")

@@ -60,6 +60,7 @@ class Run:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
+        self.members.strategy.settle()
         tensors, rest = copy_optimizer(self.members.optimizer)
         last = Snapshot(
             self.state.epoch,
