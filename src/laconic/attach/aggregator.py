@@ -131,6 +131,17 @@ class Aggregator(ABC):
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the linear aggregation of rows x, (N, F)."""
 
+    def projected(
+        self, aggregation: Linear, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None
+    ) -> Tensor | None:
+        """Returns (linear aggregation of x) weight^T + x own^T + bias where that is better done as one; None otherwise.
+
+        Args:
+            weight, bias: of the Linear that the aggregation goes through.
+            own: of the Linear that a row itself goes through.
+        """
+        return None
+
     @abstractmethod
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]

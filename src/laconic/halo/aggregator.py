@@ -14,6 +14,7 @@ from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.halo.operator import SplitAdjacency, SplitOperator, split_product
 from laconic.halo.placement import Placement
 from laconic.halo.position import Position
+from laconic.halo.projected import project_after, project_before
 from laconic.halo.sources import with_halo
 from laconic.halo.total import sum_over_ranks
 
@@ -50,6 +51,14 @@ class HaloAggregator(Aggregator):
         if not self.is_remembered(x):
             return split_product(self._operator(aggregation), x, self._position)
         return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
+
+    def projected(
+        self, aggregation: Linear, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None
+    ) -> Tensor | None:
+        if self.is_remembered(x):
+            return None
+        project = project_before if weight.shape[0] < weight.shape[1] else project_after
+        return project(self._operator(aggregation), x, weight, bias, own, self._position)
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from laconic.comm.communicator import PendingRows
 from laconic.comm.exchange import RowExchange
 from laconic.graph import Adjacency
 from laconic.graph.operators.linear import LinearOperator
@@ -82,15 +83,22 @@ class SplitOperator:
 
     def multiply_transposed(self, grad: Tensor) -> Tensor:
         """Returns the owned rows of M^T grad, summed over all ranks; all ranks call it together."""
-        back = self.exchange.start_back(self.remote.transposed.multiply(grad))
+        return self.finish_transposed(grad, self.start_transposed(grad))
+
+    def start_transposed(self, grad: Tensor) -> PendingRows:
+        """Sends the halo rows of M^T grad to their owners."""
+        return self.exchange.start_back(self.remote.transposed.multiply(grad))
+
+    def finish_transposed(self, grad: Tensor, back: PendingRows) -> Tensor:
+        """Returns the owned rows of M^T grad, when what others have for them has come."""
         out = self.local.transposed.multiply(grad)
         self.exchange.add_back(back.wait(), out)
         return out
 
 
-def split_product(operator: SplitOperator, x: Tensor, position: Position) -> Tensor:
-    """Returns M x, differentiable in x; booked at `position`."""
-    return _product(x, operator, position, False)
+def split_product(operator: SplitOperator, x: Tensor, position: Position, *, is_transposed: bool = False) -> Tensor:
+    """Returns M x or M^T x, differentiable in x; booked at `position`."""
+    return _product(x, operator, position, is_transposed)
 
 
 class _Product(torch.autograd.Function):

@@ -5,7 +5,7 @@ from torch_geometric.nn import GraphConv
 
 from laconic.attach.aggregator import Linear
 from laconic.attach.convolutions.base import Convolution, refuse_aggregation
-from laconic.attach.convolutions.projection import add_projection, aggregate_and_project, is_plain
+from laconic.attach.convolutions.projection import aggregate_and_project
 from laconic.attach.scope import Scope
 
 
@@ -15,8 +15,7 @@ def _refuse(conv: GraphConv) -> str | None:
 
 def _forward(conv: GraphConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
     aggregation = Linear("mean" if conv.aggr == "mean" else "sum", weighted)
-    out = aggregate_and_project(scope.aggregator, aggregation, x, conv.lin_rel, None)
-    return add_projection(out, x, conv.lin_root, in_place=is_plain(conv.lin_rel))
+    return aggregate_and_project(scope.aggregator, aggregation, x, conv.lin_rel, None, own=conv.lin_root)
 
 
 GRAPH_CONV = Convolution(_refuse, _forward)

@@ -14,19 +14,35 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def aggregate_and_project(
-    aggregator: Aggregator, aggregation: Linear, x: Tensor, linear: Any, bias: Tensor | None
+    aggregator: Aggregator, aggregation: Linear, x: Tensor, linear: Any, bias: Tensor | None, own: Any = None
 ) -> Tensor:
-    """Returns linear(aggregation of x) + bias, in the order that costs least (see `Aggregator.aggregates_first`)."""
+    """Returns linear(aggregation of x) + own(x) + bias, in the order that costs least.
+
+    See `Aggregator.aggregates_first`.
+
+    Args:
+        linear: the layer that the aggregation goes through.
+        bias: beside those of the layers.
+        own: the layer that a row's own features go through, if any.
+    """
     if not is_plain(linear):
         # A parametrised or hooked layer may be more than a matrix.
         projected: Tensor = linear(aggregator.linear(aggregation, x))
-        return projected if bias is None else projected + bias
+        projected = projected if bias is None else projected + bias
+        return projected if own is None else add_projection(projected, x, own, in_place=False)
     assert bias is None or linear.bias is None, "two biases"
     offset = linear.bias if bias is None else bias
+    is_simple = own is None or (is_plain(own) and own.bias is None)
+    if is_simple:
+        out = aggregator.projected(aggregation, x, linear.weight, offset, None if own is None else own.weight)
+        if out is not None:
+            return out
     if aggregator.aggregates_first(x, linear.weight.shape[0]):
-        return F.linear(aggregator.linear(aggregation, x), linear.weight, offset)
-    out = aggregator.linear(aggregation, F.linear(x, linear.weight))
-    return out if offset is None else out + offset
+        out = F.linear(aggregator.linear(aggregation, x), linear.weight, offset)
+    else:
+        out = aggregator.linear(aggregation, F.linear(x, linear.weight))
+        out = out if offset is None else out + offset
+    return out if own is None else add_projection(out, x, own, in_place=True)
 
 
 def add_projection(out: Tensor, x: Tensor, linear: Any, *, in_place: bool) -> Tensor:

@@ -15,14 +15,18 @@ def _refuse(conv: SAGEConv) -> str | None:
 
 
 def _forward(conv: SAGEConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
-    neighbours = conv.lin(x).relu() if conv.project else x
-    if conv.aggr == "max":
-        out = conv.lin_l(scope.aggregator.maximum(neighbours))
+    aggregation = Linear("mean" if conv.aggr == "mean" else "sum")
+    own = conv.lin_r if conv.root_weight else None
+    if conv.aggr != "max" and not conv.project:
+        out = aggregate_and_project(scope.aggregator, aggregation, x, conv.lin_l, None, own=own)
     else:
-        aggregation = Linear("mean" if conv.aggr == "mean" else "sum")
-        out = aggregate_and_project(scope.aggregator, aggregation, neighbours, conv.lin_l, None)
-    if conv.root_weight:
-        out = add_projection(out, x, conv.lin_r, in_place=is_plain(conv.lin_l))
+        neighbours = conv.lin(x).relu() if conv.project else x
+        if conv.aggr == "max":
+            out = conv.lin_l(scope.aggregator.maximum(neighbours))
+        else:
+            out = aggregate_and_project(scope.aggregator, aggregation, neighbours, conv.lin_l, None)
+        if own is not None:
+            out = add_projection(out, x, own, in_place=is_plain(conv.lin_l))
     return F.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
 
