@@ -132,6 +132,19 @@ class Mixing(nn.Module):
         return out - out.mean(0)
 
 
+class MixingInTraining(Mixing):
+    def forward(self, x, edge_index):
+        out = self.conv(x, edge_index)
+        return out - out.mean(0) if self.training else out
+
+
+class Drawing(Mixing):
+    """Adds noise in training, of torch's own generator."""
+
+    def forward(self, x, edge_index):
+        return self.conv(x + torch.rand_like(x) if self.training else x, edge_index)
+
+
 class OwnNorm(pyg.GraphNorm):
     """A norm of the user's own, on top of one that is known."""
 
@@ -139,7 +152,9 @@ class OwnNorm(pyg.GraphNorm):
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (Mixing, "Mixing gives other outputs when two ranks share a tiny graph"),
+        (Mixing, "Mixing gives other outputs in evaluation when two ranks share a tiny graph"),
+        (MixingInTraining, "MixingInTraining gives other outputs in training when two ranks share a tiny graph"),
+        (Drawing, "Drawing gives other outputs each time it is called in training: it draws random numbers itself"),
         (lambda: Stack(GCN(IN, 8, 1), OwnNorm(8)), "layers.1 is a OwnNorm"),
         (lambda: Stack(GCN(IN, 8, 1), pyg.BatchNorm(8, allow_single_element=True)), "layers.1 is a BatchNorm"),
     ],
@@ -149,3 +164,30 @@ def test_what_mixes_the_rows_of_one_rank_is_refused(build, words):
     shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     with pytest.raises(UnsupportedModelError, match=words):
         strategy.check(build().double(), shard)
+
+
+def test_keyed_dropout_is_no_randomness_of_the_models_own():
+    strategy = parse_strategy("compressed_halo")
+    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
+    model = GCN(IN, 8, 2, OUT, dropout=0.5, norm="BatchNorm").double()
+    before = torch.get_rng_state()
+    strategy.check(model, shard)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_features_that_are_changed_in_place_are_refused_once_ranks_keep_what_was_made_of_them():
+    graph = make_graph()
+
+    def run(transport):
+        strategy = parse_strategy("compressed_halo")
+        with transport:
+            shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+            model = GCN(IN, 8, 2, OUT).double()
+            strategy.attach(model, shard, seed=0)
+            model(shard.x, shard.edge_index)
+            if transport.rank == 1:
+                shard.x.mul_(2.0)
+            model(shard.x, shard.edge_index)
+
+    with pytest.raises(ConfigError, match="features were changed in place after the first step"):
+        run_ranks(2, run)

@@ -257,6 +257,19 @@ def test_closing_takes_the_group_that_was_made_along():
         assert outcome.exit_code == 0
 
 
+def join_again_and_again(environment: Environment) -> list[float]:
+    sums = []
+    for _ in range(5):
+        with connect(environment, timeout=LONG) as transport:
+            sums.append(sum_once(transport))
+    return sums
+
+
+def test_ranks_that_part_meet_again_at_the_same_place():
+    for outcome in run_processes(2, join_again_and_again):
+        assert outcome.value == [6.0] * 5, outcome.error
+
+
 def say_the_wrong_number_of_ranks(environment: Environment) -> None:
     if environment["RANK"] == "1":
         environment["WORLD_SIZE"] = "3"

@@ -8,6 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from laconic.errors import ConfigError
+
 # Aggregated input features are kept up to this size: they cost memory once and save a product in every epoch. Their
 # powers (SGConv) are kept as long as all of them together are not larger.
 REMEMBERED_BYTES_LIMIT = 1 << 30
@@ -38,8 +40,8 @@ class RememberedInputs:
 
     Args:
         x: the constant rows to begin with; None remembers nothing.
-        num_rows: the number of rows by which sizes are judged, the same on every rank: what one rank keeps and another
-            does not would leave one of them waiting. By default that of x.
+        num_rows: where ranks share the rows, the number by which sizes are judged, the same on every rank: what one
+            rank keeps and another does not would leave one of them waiting. By default that of x.
     """
 
     def __init__(self, x: Tensor | None, *, num_rows: int | None = None) -> None:
@@ -61,6 +63,12 @@ class RememberedInputs:
         """Returns make(x), made now or in an earlier step; `name` says what it is."""
         kept = self._kept.get((name, id(x)))
         if kept is None or not kept.is_valid:
+            if kept is not None and kept.x._version != kept.x_version and self._num_rows is not None:
+                raise ConfigError(
+                    "The features were changed in place after the first step. What was made of them is kept, and to "
+                    "make it anew all ranks would have to know. Change them before the model is attached, or call the "
+                    "model with a tensor of their values: model(shard.x * factor, shard.edge_index)."
+                )
             if kept is not None:
                 self._forget(kept.out)
             # Out of inference mode: a tensor made in it could not be trained on later.

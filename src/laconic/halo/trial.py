@@ -49,27 +49,46 @@ def check_whole(model: nn.Module, shard: Shard) -> None:
     """Raises UnsupportedModelError if the model as a whole gives something else when two ranks share it.
 
     Whatever mixes the rows of nodes outside of convolutions and norms shows here: pooling, attention over all nodes, a
-    mean over rows.
+    mean over rows. So does what the model draws itself, of which every rank would draw its own.
     """
     graph = _tiny_graph(shard.x.shape[1], shard.x.dtype, weighted=shard.edge_weight is not None)
-    plain = detached_copy(model).eval()
+    for training in (False, True):
+        _check_mode(detached_copy(model).train(training), graph)
+
+
+def _check_mode(model: nn.Module, graph: Graph) -> None:
+    kind, when = type(model).__name__, "training" if model.training else "evaluation"
     try:
-        with torch.no_grad():
-            expected = run_model(plain, Shard.whole(graph))
-            shared = _run_shared(plain, graph)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            expected, again = (_run_whole(model, graph) for _ in range(2))
+            shared = _run_shared(model, graph)
     except Exception as error:
         raise UnsupportedModelError(
-            f"{type(model).__name__} was tried on a tiny graph before it is shared by ranks, and raised "
-            f"{type(error).__name__}: {error}. Mend that, or use the strategy single."
+            f"{kind} was tried on a tiny graph before it is shared by ranks, and raised {type(error).__name__} in "
+            f"{when}: {error}. Mend that, or use the strategy single."
         ) from error
+    if isinstance(expected, Tensor) and not torch.equal(expected, again):
+        raise UnsupportedModelError(
+            f"{kind} gives other outputs each time it is called in {when}: it draws random numbers itself, and every "
+            f"rank would draw its own. Dropout of torch.nn is keyed, and the same on any number of ranks: use that, or "
+            f"the strategy single."
+        )
     scale = max(1.0, float(expected.abs().max())) if isinstance(expected, Tensor) else 1.0
     # Rounding of float32 is far below, rows of one rank alone far above.
     if not isinstance(expected, Tensor) or not float((shared - expected).abs().max()) <= 1e-3 * scale:
         raise UnsupportedModelError(
-            f"{type(model).__name__} gives other outputs when two ranks share a tiny graph: something in it mixes the "
+            f"{kind} gives other outputs in {when} when two ranks share a tiny graph: something in it mixes the "
             f"rows of nodes outside of convolutions and norms (a mean over rows, pooling, attention over all nodes). "
             f"Take it out, or use the strategy single."
         )
+
+
+def _run_whole(model: nn.Module, graph: Graph) -> Tensor:
+    shard, mine = Shard.whole(graph), copy.deepcopy(model)
+    if model.training:
+        # Its dropout is then the one that ranks will have.
+        attach(mine, shard)
+    return run_model(mine, shard)
 
 
 def _is_unknown_norm(module: nn.Module) -> bool:
@@ -115,7 +134,8 @@ def _run_shared(model: nn.Module, graph: Graph) -> Tensor:
         with torch.no_grad():
             return run_model(mine, placement.shard)
 
-    outputs = run_ranks(2, run, timeout=20)
+    # Long: on a busy machine the first run waits for kernels to be compiled.
+    outputs = run_ranks(2, run, timeout=120)
     whole = outputs[0].new_empty(_NUM_NODES, *outputs[0].shape[1:])
     for part, rows in enumerate(outputs):
         whole[part::2] = rows

@@ -14,6 +14,7 @@ from laconic.trainer.config import Config
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.members import Members
 from laconic.trainer.outputs import Outputs
+from laconic.trainer.same_weights import check_same_weights
 from laconic.trainer.snapshot import Snapshot, copy_model, copy_optimizer, load_model, load_optimizer
 from laconic.trainer.state import TrainingState
 
@@ -61,6 +62,7 @@ class Run:
     def save(self) -> None:
         """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
         self.members.strategy.settle()
+        check_same_weights(self.model, self.members.communicator)
         tensors, rest = copy_optimizer(self.members.optimizer)
         last = Snapshot(
             self.state.epoch,

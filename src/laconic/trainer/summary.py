@@ -10,6 +10,9 @@ from laconic.records import EpochRecord
 from laconic.trainer.loop import Ending
 from laconic.trainer.run import Run
 
+# Phases of traffic that no step and no score asks for.
+_BESIDE_THE_WORK = ("setup", "checkpoint", "records")
+
 
 @final
 @dataclass(frozen=True)
@@ -65,6 +68,6 @@ def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
         else sum(
             row.num_bytes
             for row in traffic
-            if row.epoch == run.state.epoch and row.direction == "received" and row.phase not in ("setup", "records")
+            if row.epoch == run.state.epoch and row.direction == "received" and row.phase not in _BESIDE_THE_WORK
         ),
     )

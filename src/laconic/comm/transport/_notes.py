@@ -21,6 +21,11 @@ class StoreGoneError(Exception):
     """The store does not answer: whoever keeps it has ended."""
 
 
+def left_key(rank: int) -> str:
+    """Returns under which name a rank notes that it has left, with nothing more to say."""
+    return f"closed/{rank}"
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
@@ -87,7 +92,7 @@ class Notes:
         """Says that this rank leaves, with nothing more to say."""
 
         def leave() -> None:
-            self._store.set(f"closed/{self._rank}", "")
+            self._store.set(left_key(self._rank), "")
             self._store.add("num_closed", 1)
 
         self._ask(leave)
@@ -97,7 +102,7 @@ class Notes:
         return self._ask(lambda: self._store.add("num_closed", 0))
 
     def _whereabouts(self, rank: int) -> Whereabouts:
-        closed = self._store.check([f"closed/{rank}"])
+        closed = self._store.check([left_key(rank)])
         if not self._store.check([f"waits/{rank}"]):
             return Whereabouts(closed=closed)
         number, call = json.loads(self._store.get(f"waits/{rank}"))

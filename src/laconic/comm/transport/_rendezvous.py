@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from laconic.comm.transport._notes import left_key
 from laconic.errors import CommunicationError
 from laconic.ranks import Place, is_loopback, name_ranks
 
@@ -41,16 +42,36 @@ def open_store(place: Place, deadline: float) -> Store:
         ) from error
 
 
-def meet(store: Store, place: Place, deadline: float) -> Store:
-    """Returns the part of the store that belongs to this meeting, when all ranks have come to it."""
+def meet(place: Place, deadline: float) -> Store:
+    """Returns the part of a store that belongs to this meeting, when all ranks have come to it."""
+    while True:
+        home = _enter(open_store(place, deadline), place)
+        if home is not None:
+            return _wait_for_all(home, place, deadline)
+        time.sleep(_KNOCK_SECONDS)
+
+
+def _enter(store: Store, place: Place) -> Store | None:
+    """Returns the part of `store` for this meeting; None if it is that of a meeting before, which rank 0 still keeps.
+
+    A launcher's store serves several meetings, one after the other; that of rank 0 serves one, and goes.
+    """
     try:
-        # A launcher's store may serve several meetings, one after the other.
         meeting = store.add(f"laconic/meetings/{place.rank}", 1)
-        if meeting > 1 and not place.launcher_keeps_store:
-            raise CommunicationError(
-                f"Two processes were started as rank {place.rank}. Give each its own RANK, 0 to {place.num_ranks - 1}."
-            )
-        home = PrefixStore(f"laconic/{meeting}", store)
+        if meeting == 1 or place.launcher_keeps_store:
+            return PrefixStore(f"laconic/{meeting}", store)
+        has_left = PrefixStore("laconic/1", store).check([left_key(place.rank)])
+    except RuntimeError:
+        return None
+    if has_left:
+        return None
+    raise CommunicationError(
+        f"Two processes were started as rank {place.rank}. Give each its own RANK, 0 to {place.num_ranks - 1}."
+    )
+
+
+def _wait_for_all(home: Store, place: Place, deadline: float) -> Store:
+    try:
         home.set(f"here/{place.rank}", str(place.num_ranks))
         keys = [f"here/{rank}" for rank in range(place.num_ranks)]
         while not home.check(keys):

@@ -20,7 +20,7 @@ from laconic.comm.transport._combine import combine
 from laconic.comm.transport._messages import post_messages
 from laconic.comm.transport._notes import Notes, StoreGoneError
 from laconic.comm.transport._process_group import make_group
-from laconic.comm.transport._rendezvous import join_existing, meet, open_store
+from laconic.comm.transport._rendezvous import join_existing, meet
 from laconic.comm.transport._watch import Watch
 from laconic.comm.transport.base import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -54,7 +54,7 @@ def connect(environment: Mapping[str, str], *, timeout: float = DEFAULT_TIMEOUT_
         return TorchTransport(join_existing(), timeout, place=None)
     place = read_place(environment)
     deadline = time.monotonic() + timeout
-    store = meet(open_store(place, deadline), place, deadline)
+    store = meet(place, deadline)
     make_group(PrefixStore("group", store), place, environment, timeout)
     return TorchTransport(store, timeout, place=place)
 
