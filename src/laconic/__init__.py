@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from laconic.datasets import from_pyg, load, save_npz
     from laconic.errors import LaconicError
     from laconic.graph import Graph, Shard
+    from laconic.isolated.ddp_hook import coverage_hook
     from laconic.session import Session, join
     from laconic.store import open_store, write_store
     from laconic.trainer.config import Config
@@ -34,6 +35,7 @@ _HOME = {
     "LaconicError": "laconic.errors",
     "Session": "laconic.session",
     "Shard": "laconic.graph",
+    "coverage_hook": "laconic.isolated.ddp_hook",
     "from_pyg": "laconic.datasets",
     "join": "laconic.session",
     "load": "laconic.datasets",
@@ -52,6 +54,7 @@ __all__ = [
     "Session",
     "Shard",
     "__version__",
+    "coverage_hook",
     "from_pyg",
     "join",
     "load",
