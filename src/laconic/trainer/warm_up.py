@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from laconic.attach.forward import run_model
+from laconic.comm.codecs import MessageKey, parse_codec
 from laconic.datasets import load
 from laconic.graph import Shard
 from laconic.graph.operators.dropout import drop_edges
@@ -57,6 +58,11 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
         if name != "given":  # it reads a file
             tell(f"partitioner {name}")
             parts = kind().assign(graph, 2, np.random.default_rng(0))
+    tell("codecs")
+    key = MessageKey(0, 1, 0, 0, 0, "forward", 0, 1, graph.node_ids.numpy())
+    for codec in map(parse_codec, ("quantize(bits=4)", "subset", "boundary_sample")):
+        packet = codec.encode(graph.x, key, 2.0)
+        codec.decode(packet, key, 2.0, width=graph.num_features, dtype=graph.x.dtype)
     tell("statistics and store")
     GraphStats.of(graph)
     with tempfile.TemporaryDirectory() as folder:
