@@ -1,0 +1,140 @@
+"""What a schedule is: the rate of every message, as a plain function of things that all ranks know alike.
+
+    rate = schedule.rate(RateContext(epoch=7, layer=1, sender=0, receiver=2))
+
+Both ends of a message ask for its rate and must get the same, so a schedule draws nothing, counts nothing and looks at
+no clock: what it goes by is in the context, and that is equal on all ranks. Gradients come back at the rate of the rows
+they belong to. Rate 1 sends rows as they are. A new one is a frozen dataclass in a file here and a line in the table of
+`schedules/__init__.py`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, final
+
+from laconic.errors import ConfigError
+
+# A rate that no schedule begins above unless told to; the paper's.
+PAPER_RATE = 128.0
+
+
+class Line(NamedTuple):
+    """A layer's messages from one rank to another, and the gradients that come back."""
+
+    layer: int
+    sender: int
+    receiver: int
+
+
+@final
+@dataclass(frozen=True)
+class Costs:
+    """What the lines of an epoch cost.
+
+    Args:
+        lines: all lines between all ranks that carry something, in the order in which a run comes to them.
+        num_bytes: bytes of a line in one epoch at a rate, both ways.
+    """
+
+    lines: tuple[Line, ...]
+    num_bytes: Callable[[Line, float], int]
+
+    def of_epoch(self, rate: float) -> int:
+        """Returns the bytes of all lines in one epoch at one rate."""
+        return sum(self.num_bytes(line, rate) for line in self.lines)
+
+
+@final
+@dataclass(frozen=True)
+class Measured:
+    """What a finished epoch showed, summed over all ranks.
+
+    Args:
+        loss: the training loss.
+        gradient_norm: of the gradient that the optimizer got.
+        errors: for each layer, the squared error of decoded rows over the squared rows.
+        rates: for each layer, the rate at which they went.
+        num_bytes: of the coded messages of this epoch.
+    """
+
+    loss: float
+    gradient_norm: float
+    errors: dict[int, float]
+    rates: dict[int, float]
+    num_bytes: int
+
+
+@final
+@dataclass(frozen=True)
+class RateContext:
+    """What a schedule may go by; equal on all ranks.
+
+    Args:
+        epoch: the first is 1.
+        layer, sender, receiver: the line.
+        costs: of all lines; None where no schedule asks.
+        measured: of each epoch before this one; empty where no schedule asks.
+        first_rate: the rate to begin with where a schedule is not told one.
+    """
+
+    epoch: int
+    layer: int = 0
+    sender: int = 0
+    receiver: int = 1
+    costs: Costs | None = None
+    measured: tuple[Measured, ...] = ()
+    first_rate: float = PAPER_RATE
+
+    @property
+    def line(self) -> Line:
+        return Line(self.layer, self.sender, self.receiver)
+
+
+class Schedule(ABC):
+    """Rates over a run. The fields of a member are its whole configuration."""
+
+    needs_costs: ClassVar[bool] = False
+    """Whether it asks for `RateContext.costs`."""
+    needs_measured: ClassVar[bool] = False
+    """Whether it asks for `RateContext.measured`, which costs a little traffic in every epoch."""
+    is_falling: ClassVar[bool] = True
+    """Whether rates never rise: what the paper's convergence asks for."""
+
+    @abstractmethod
+    def rate(self, context: RateContext) -> float:
+        """Returns the rate of a line in an epoch, 1 or more."""
+
+    @property
+    @abstractmethod
+    def end(self) -> tuple[int, float] | None:
+        """The epoch from which the rate does not change any more, and that rate; None where the run decides."""
+
+
+def check_rate(name: str, value: float) -> None:
+    """Raises ConfigError unless a rate is 1 or more."""
+    if not (math.isfinite(value) and value >= 1):
+        raise ConfigError(
+            f"schedule {name} should be a rate of 1 or more (1 sends rows as they are, 4 a quarter of their bytes); "
+            f"got {value}."
+        )
+
+
+def check_range(name: str, most: float, least: float, epochs: int) -> None:
+    """Raises ConfigError unless a schedule can go from `most` (0: chosen by the graph) down to `least` in `epochs`."""
+    check_rate(f"{name}: least", least)
+    if most:
+        check_rate(f"{name}: most", most)
+    if most and most < least:
+        raise ConfigError(f"schedule {name} goes from most to least, but most is {most:g} and least is {least:g}.")
+    check_epochs(name, epochs)
+
+
+def check_epochs(name: str, epochs: int, fewest: int = 3) -> None:
+    """Raises ConfigError unless `epochs` leaves room for a schedule."""
+    if epochs < fewest:
+        raise ConfigError(
+            f"schedule {name}: epochs should be those of the whole run, {fewest} or more, as in "
+            f"training.epochs; got {epochs}."
+        )
