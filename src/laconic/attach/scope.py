@@ -51,6 +51,8 @@ class Scope:
         """What training forward passes run on instead of the shard; None: on the shard itself."""
         self.before_evaluation: Callable[[], None] | None = None
         """Called before a forward pass in eval mode."""
+        self.before_training: Callable[[], None] | None = None
+        """Called before a forward pass in training mode."""
         self._enter(shard, aggregator)
 
     @contextmanager

@@ -145,6 +145,7 @@ class GradientOnly(Strategy):
         self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
         self._grounds = self._make_grounds(self._attachment)
         self._attachment.call_before_evaluation(self.settle)
+        self._attachment.call_before_training(self._end_step)
         return self._attachment
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
@@ -193,7 +194,10 @@ class GradientOnly(Strategy):
         combine_buffers(self._attachment.model, placement.shard.num_rows, placement.communicator)
 
     def _end_step(self) -> None:
-        """Told late, when the next thing begins: nobody says when the optimizer has moved."""
+        """Told late, when the next forward pass begins: nobody says when the optimizer has moved.
+
+        Not later: parameters that change after it are not those that the backward pass needs.
+        """
         if self._local_steps is not None and self._is_step_open:
             self._local_steps.end_step()
         self._is_step_open = False
