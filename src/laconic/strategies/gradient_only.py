@@ -222,6 +222,12 @@ class GradientOnly(Strategy):
         for key, value in tensors.items():
             part, name = key.split(".", 1)
             parts[part][name] = value
+        if self._local_steps is not None:
+            logger.warning(
+                "With sync_every=%s each rank's optimizer had moments of its own, and the checkpoint holds those of "
+                "rank 0: the run goes on from it, but not as if it had never stopped.",
+                self.sync_every,
+            )
         self._grounds.load_tensors(parts["grounds"])
         self._gradients.reducer.load_state(parts["gradients"])
 
@@ -277,6 +283,11 @@ def _check_settings(strategy: GradientOnly) -> None:
         raise ConfigError(
             f"With sync_every={strategy.sync_every} parameters travel, not gradients: gradients={strategy.gradients} "
             f"has no effect. Leave one of them out."
+        )
+    if strategy.sync_every > 1 and strategy.correction in ("node", "batch"):
+        raise ConfigError(
+            f"With sync_every={strategy.sync_every} ranks count by their training nodes, and "
+            f"correction={strategy.correction} weighs them by coverage. Set sync_every=1, or use correction=sweep."
         )
     if not 0.0 <= strategy.remote <= 1.0:
         raise ConfigError(f"remote should be a share from 0 to 1; got {strategy.remote}.")
