@@ -10,8 +10,9 @@ The bound of an epoch is compute + wire - overlap, for the host for which that i
 - compute: the same epoch of all four processes at the same time, over a transport that moves nothing (median);
 - wire: the bytes of payload that the host receives in an epoch, or sends, whichever is more, at the rate of its link.
   Headers, some 4% at this packet size, are left out;
-- overlap: in each layer, forward and backward, the local product runs while halo rows travel: the shorter of the two is
-  hidden. Its time is what passes in the compute-only epoch between the start of an exchange and the wait for it.
+- overlap: in each layer, forward and backward, the products that need no other rank run while halo rows travel: the
+  shorter of the two is hidden. Their time is what passes in the compute-only epoch between the start of an exchange and
+  the wait for it.
 "Over steps" is the same with the larger way of each exchange by itself: what is sent forward cannot make room for what
 comes backward. An unshaped link has no rate, so its bound would be compute alone; it is shown, without a target.
 
@@ -247,6 +248,7 @@ def main() -> None:
         numbers = benchmark.cell(cell.name, lambda c=cell: measure_cell(c, NUM_EPOCHS[quick]))
         note(figures, cell, numbers)
         tables.add(cell, numbers)
+        console.print(f"{cell.name}: {numbers['epoch']:.2f} s, {numbers['epoch'] / numbers['bound']:.2f}x its bound")
     tables.show()
     benchmark.finish()
 

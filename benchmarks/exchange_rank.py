@@ -38,7 +38,7 @@ class Stub:
     """What training asks of a transport, and nothing is moved: what should come from others is 0.
 
     `spans` has, for each all_to_all in its order, the seconds in which the rank went on working before it waited: the
-    local product, behind which the wire can hide. Rows that come are written here too, as whoever brings them would.
+    products behind which the wire can hide. Rows that come are written here too, as whoever brings them would.
     """
 
     def __init__(self, rank: int, num_ranks: int) -> None:
@@ -146,7 +146,7 @@ def measure(communicator: Communicator, source: Path | Graph, model_name: str, n
 
 
 def exchanges(rows: list[LedgerRecord], spans: list[float]) -> list[dict[str, float]]:
-    """Returns for each exchange of halo rows in an epoch its bytes each way and the seconds of its local product."""
+    """Returns for each exchange of halo rows in an epoch its bytes each way and the seconds of work beside it."""
     moves = [row for row in rows if row.operation == "all_to_all"]
     # One in each layer: forward from the first layer to the last, then backward.
     places = sorted(

@@ -41,6 +41,8 @@ class Metis(Partitioner):
 
     alpha: float = 1.0
     imbalance: float = 1.05
+    # Four tries take four times as long (debian.npz in 4 parts: 5.8 s for 1.5 s) and found at best a busiest halo that
+    # is 0.4% smaller, over 3 seeds: METIS finds much the same division from every seed. So one is the default.
     tries: int = 1
 
     def __post_init__(self) -> None:
