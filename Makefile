@@ -15,6 +15,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 # Done once; again only when what is to be installed changes.
 $(READY): pyproject.toml constraints.txt
+	@echo 'Setting up $(VENV), once: packages come from the network, which takes some minutes and shows nothing.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/laconic doctor --warm-up

@@ -38,7 +38,9 @@ def doctor(
     if warm_up:
         from laconic.trainer.warm_up import warm_up_all
 
-        warm_up_all(report=lambda line: out.print(line, style="dim", markup=False))
+        out.print("Compiling the kernels, which takes a minute or two, once. They are kept on disk. For:", style="dim")
+        warm_up_all(report=lambda line: out.print(f"  {line}", style="dim", markup=False))
+        out.print()
     out.print(f"Laconic {__version__}", style="bold")
     findings: list[Finding] = []
     for title, find in _SECTIONS.items():
