@@ -55,7 +55,7 @@ class Attachment:
         assert stand_in is None or stand_in.shard.num_rows >= self.shard.num_rows
         self._scope.stand_in = stand_in
 
-    def call_before_evaluation(self, function: Callable[[], None]) -> None:
+    def call_before_evaluation(self, function: Callable[[], object]) -> None:
         """From now on `function` is called before each forward pass in eval mode."""
         self._scope.before_evaluation = function
 

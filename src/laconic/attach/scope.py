@@ -49,7 +49,7 @@ class Scope:
         self.edge_ends: list[Tensor] = []
         self.stand_in: StandIn | None = None
         """What training forward passes run on instead of the shard; None: on the shard itself."""
-        self.before_evaluation: Callable[[], None] | None = None
+        self.before_evaluation: Callable[[], object] | None = None
         """Called before a forward pass in eval mode."""
         self.before_training: Callable[[], None] | None = None
         """Called before a forward pass in training mode."""

@@ -24,6 +24,9 @@ from laconic.isolated.remembering import RememberingAggregator
 from laconic.isolated.sweeper import Sweeper
 from laconic.records import CoverageRecord
 
+# Beside the names of a model's tensors, none of which begins with a point.
+_SUPER_EPOCH = ".super_epoch"
+
 
 class Grounds(ABC):
     """What a rank trains on; all ranks call every method together."""
@@ -86,10 +89,11 @@ class RememberedGrounds(Grounds):
 
     def enter(self, super_epoch: int, epoch: int, *, is_last: bool) -> None:
         model = self._attachment.model
-        if self._restored:
+        restored = self._restored
+        if restored is not None and int(restored.pop(_SUPER_EPOCH)) == super_epoch:
             # Taken up within a super-epoch: what is remembered was made with the weights that it began with.
             now = _copied(model)
-            model.load_state_dict(self._restored)
+            model.load_state_dict(restored)
             self.refresh()
             model.load_state_dict(now)
         else:
@@ -127,10 +131,10 @@ class RememberedGrounds(Grounds):
         self._refreshed_with = _copied(model)
 
     def tensors(self) -> dict[str, Tensor]:
-        return dict(self._refreshed_with)
+        return {**self._refreshed_with, _SUPER_EPOCH: torch.tensor(self._super_epoch)} if self._refreshed_with else {}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self._restored = tensors
+        self._restored = dict(tensors) or None
 
     def _factors(self) -> Tensor:
         counts = self._placement.communicator.all_gather(torch.tensor([len(self.shard.train_rows)])).flatten()

@@ -54,7 +54,12 @@ def rehearse(
     is_start = (epoch - 1) % every == 0
     with torch.random.fork_rng(devices=[]):
         attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
-        attachment.call_before_evaluation(lambda: combine_buffers(actor, stage.shard.num_rows, stage.communicator))
+
+        def settle() -> None:
+            with ledger.phase("repartition"):
+                combine_buffers(actor, stage.shard.num_rows, stage.communicator)
+
+        attachment.call_before_evaluation(settle)
         played = RememberedGrounds(attachment, stage, grounds.correction)
         if isinstance(grounds, RememberedGrounds):
             played.enter(0, 1, is_last=True)

@@ -113,15 +113,17 @@ def make_sweeper(
     rank, starts = communicator.rank, chunk_map.chunk_starts
     numbers = chunk_map.chunks_of(rank)
     owned = {number: HeldChunk.read(open_chunk(number), starts, prepare) for number in numbers}
+    lacking = {} if supply == "peers" else _lacking(open_chunk, len(starts) - 1, communicator)
+    if lacking and supply == "storage":
+        named = "; ".join(f"rank {lacks} cannot read chunk {number}" for lacks, number in lacking.items())
+        raise ConfigError(
+            f"supply=storage, but not every rank can read every chunk: {named}. Put the store where all ranks see it, "
+            f"or use supply=peers."
+        )
     chosen: Supply
-    if supply == "peers" or (supply == "auto" and not _all_can_read(open_chunk, len(starts) - 1, communicator)):
+    if lacking or supply == "peers":
         chosen = PeerSupply(communicator, owned, _agreed_sizes(owned, chunk_map, communicator), chunk_map.owner)
     else:
-        if supply == "storage" and not _all_can_read(open_chunk, len(starts) - 1, communicator):
-            raise ConfigError(
-                "supply=storage, but not every rank can read every chunk of the store. Put the store where all ranks "
-                "see it, or use supply=peers."
-            )
         chosen = StorageSupply(rank, open_chunk, starts, prepare)
     return Sweeper(rank, placement.shard, owned, starts, chosen, cache(plan.sweep_of))
 
@@ -143,15 +145,17 @@ def check_fixed_operators(model: nn.Module) -> None:
             )
 
 
-def _all_can_read(open_chunk: OpenChunk, num_chunks: int, communicator: Communicator) -> bool:
-    try:
-        for number in range(num_chunks):
+def _lacking(open_chunk: OpenChunk, num_chunks: int, communicator: Communicator) -> dict[int, int]:
+    """Returns the first chunk that each rank cannot read, by rank, without those that can read all; alike on all."""
+    first = -1
+    for number in reversed(range(num_chunks)):
+        try:
             _ = open_chunk(number).bridge_ptr
-        can_read = True
-    except (LaconicError, OSError):
-        can_read = False
+        except (LaconicError, OSError):
+            first = number
     with communicator.ledger.phase("setup"):
-        return bool(communicator.all_reduce(torch.tensor([int(can_read)]), op="min"))
+        firsts = communicator.all_gather(torch.tensor([first])).flatten().tolist()
+    return {rank: number for rank, number in enumerate(firsts) if number >= 0}
 
 
 def _agreed_sizes(owned: dict[int, HeldChunk], chunk_map: ChunkMap, communicator: Communicator) -> list[HeldChunkSize]:

@@ -17,8 +17,8 @@ continued from `state()` equals one that never stopped; what cannot be done is r
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -99,8 +99,10 @@ class Strategy(ABC):
     def load_state(self, state: dict[str, Any]) -> None:
         """Takes back what `state` gave."""
 
-    def settle(self) -> None:  # noqa: B027
-        """Makes equal what ranks hold apart of the model; all ranks call it together, before the model is saved."""
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Inside, the model is the same on all ranks, to be saved; all ranks call it together."""
+        yield
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that a checkpoint has to hold beside model and optimizer, the same on all ranks."""

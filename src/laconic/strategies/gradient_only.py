@@ -1,8 +1,8 @@
 """Ranks train in isolation and exchange only gradients (Grappa, arXiv 2602.01872)."""
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
@@ -19,13 +19,14 @@ from laconic.halo.local_steps import LocalSteps
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.reductions import parse_reduction
 from laconic.halo.trial import check_layers, check_whole
-from laconic.isolated.buffers import combine_buffers
+from laconic.isolated.buffers import combine_buffers, give_back_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
 from laconic.isolated.rehearsal import rehearse
 from laconic.isolated.sweeping import SweepPlan, check_fixed_operators, make_sweeper
 from laconic.records import CoverageRecord, LedgerRecord
+from laconic.specs import unknown_name
 from laconic.store import Store
 from laconic.strategies._checks import check_plain_model
 from laconic.strategies._chunks import Chunks, chunks_of
@@ -56,7 +57,7 @@ class GradientOnly(Strategy):
         hops: how far coverage looks.
         shrinkage: how far coverage weights are drawn towards 1: a number from 0 to 1, or auto; by default 0.
         combination: of ranks: self_normalised (nodes count alike), mean (ranks count alike), or ht.
-        normalise: by the degrees of the whole graph (global) or of what is held (local); by default whichever goes with
+        normalise: by the degrees of the whole graph (whole) or of what is held (held); by default whichever goes with
             the correction.
         supply: where variable chunks come from: storage that all ranks see, or peers; by default storage if it is seen.
         gradients: how gradients travel: exact, bf16, or powersgd(rank=2).
@@ -76,7 +77,7 @@ class GradientOnly(Strategy):
     hops: int = 1
     shrinkage: float | Literal["auto"] | None = None
     combination: Combination = "self_normalised"
-    normalise: Literal["auto", "local", "global"] = "auto"
+    normalise: Literal["auto", "held", "whole"] = "auto"
     supply: Literal["auto", "storage", "peers"] = "auto"
     gradients: str = "exact"
     sync_every: int = 1
@@ -91,6 +92,7 @@ class GradientOnly(Strategy):
     _grounds: Grounds | None = field(default=None, init=False, repr=False)
     _num_epochs: int | None = field(default=None, init=False, repr=False)
     _super_epoch: int | None = field(default=None, init=False, repr=False)
+    _own_buffers: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._reduction = parse_reduction(self.gradients)
@@ -144,7 +146,7 @@ class GradientOnly(Strategy):
             self._local_steps = LocalSteps(model, communicator, every=self.sync_every, share=share)
         self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
         self._grounds = self._make_grounds(self._attachment)
-        self._attachment.call_before_evaluation(self.settle)
+        self._attachment.call_before_evaluation(lambda: self._settle("repartition"))
         self._attachment.call_before_training(self._end_step)
         return self._attachment
 
@@ -185,13 +187,29 @@ class GradientOnly(Strategy):
         self._is_step_open = True
         return self._local_steps.share(loss)
 
-    def settle(self) -> None:
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        self._own_buffers = self._settle("checkpoint")
+        try:
+            yield
+        finally:
+            # A checkpoint leaves no trace in the run that goes on: one that is taken up from it does the same.
+            give_back_buffers(self._model, self._own_buffers, self._placed.communicator.rank)
+            self._own_buffers = None
+
+    def _settle(self, phase: str) -> Tensor:
+        """Makes equal what ranks hold apart of the model; returns the running statistics that each had before."""
         placement = self._placed
-        assert self._attachment is not None, "attach comes first"
         self._end_step()
         if self._local_steps is not None:
             self._local_steps.synchronise()
-        combine_buffers(self._attachment.model, placement.shard.num_rows, placement.communicator)
+        with placement.communicator.ledger.phase(phase):
+            return combine_buffers(self._model, placement.shard.num_rows, placement.communicator)
+
+    @property
+    def _model(self) -> nn.Module:
+        assert self._attachment is not None, "attach comes first"
+        return self._attachment.model
 
     def _end_step(self) -> None:
         """Told late, when the next forward pass begins: nobody says when the optimizer has moved.
@@ -213,12 +231,14 @@ class GradientOnly(Strategy):
         assert self._grounds is not None, "attach comes before a checkpoint"
         assert self._gradients is not None
         parts = {"grounds": self._grounds.tensors(), "gradients": self._gradients.reducer.state()}
+        if self._own_buffers is not None and len(self._own_buffers):
+            parts["buffers"] = {"of_ranks": self._own_buffers}
         return {f"{part}.{name}": value for part, tensors in parts.items() for name, value in tensors.items()}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         assert self._grounds is not None, "attach comes before a checkpoint is loaded"
         assert self._gradients is not None
-        parts: dict[str, dict[str, Tensor]] = {"grounds": {}, "gradients": {}}
+        parts: dict[str, dict[str, Tensor]] = {"grounds": {}, "gradients": {}, "buffers": {}}
         for key, value in tensors.items():
             part, name = key.split(".", 1)
             parts[part][name] = value
@@ -230,6 +250,10 @@ class GradientOnly(Strategy):
             )
         self._grounds.load_tensors(parts["grounds"])
         self._gradients.reducer.load_state(parts["gradients"])
+        of_ranks, communicator = parts["buffers"].get("of_ranks"), self._placed.communicator
+        # On another number of ranks nobody takes up where one of them was: what the model has is of all of them.
+        if of_ranks is not None and len(of_ranks) == communicator.num_ranks:
+            give_back_buffers(self._model, of_ranks, communicator.rank)
 
     def take_records(self) -> list[CoverageRecord]:
         return [] if self._grounds is None else self._grounds.take_records()
@@ -250,7 +274,7 @@ class GradientOnly(Strategy):
             return RememberedGrounds(attachment, placement, self._correction, remote=self.remote)
         assert self._chunks is not None
         sweeper = make_sweeper(self._chunks.open, self._plan, self._chunk_map, placement, self._prepare, self.supply)
-        is_global = self.correction == "sweep" or self.normalise == "global"
+        is_global = self.correction == "sweep" or self.normalise == "whole"
         return MovingGrounds(attachment, placement, self._correction, sweeper, is_global=is_global)
 
     @property
@@ -269,9 +293,9 @@ def _check_settings(strategy: GradientOnly) -> None:
         raise ConfigError(f"repartition_every should be 1 or more epochs; got {strategy.repartition_every}.")
     if strategy.rechunk_every < 0:
         raise ConfigError(f"rechunk_every should be 0 (never) or more sweeps; got {strategy.rechunk_every}.")
-    for name, choices in (("normalise", ("auto", "local", "global")), ("supply", ("auto", "storage", "peers"))):
+    for name, choices in (("normalise", ("auto", "held", "whole")), ("supply", ("auto", "storage", "peers"))):
         if getattr(strategy, name) not in choices:
-            raise ConfigError(f"{name} should be one of {', '.join(choices)}; got {getattr(strategy, name)!r}.")
+            raise ConfigError(unknown_name(str(getattr(strategy, name)), choices, family=name))
     if strategy.remember and (strategy.variable or strategy.correction != "none"):
         raise ConfigError(
             "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
@@ -294,12 +318,12 @@ def _check_settings(strategy: GradientOnly) -> None:
     if strategy.remote < 1.0 and not strategy.remember:
         raise ConfigError("remote draws from remembered neighbours, and remember is False. Leave one of them out.")
     by_coverage = strategy.correction in ("node", "batch")
-    if by_coverage and strategy.normalise == "global":
+    if by_coverage and strategy.normalise == "whole":
         raise ConfigError(
-            f"correction={strategy.correction} and normalise=global correct the same thing twice, which is wrong for "
+            f"correction={strategy.correction} and normalise=whole correct the same thing twice, which is wrong for "
             f"every node by another factor. Leave normalise out, or use correction=none."
         )
-    if strategy.correction == "sweep" and strategy.normalise == "local":
+    if strategy.correction == "sweep" and strategy.normalise == "held":
         raise ConfigError(
             "correction=sweep weighs edges by how often they are held, which is exact only over the degrees of the "
             "whole graph. Leave normalise out."

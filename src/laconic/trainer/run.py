@@ -61,10 +61,16 @@ class Run:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
-        self.members.strategy.settle()
-        check_same_weights(self.model, self.members.communicator)
+        with self.members.strategy.settled():
+            check_same_weights(self.model, self.members.communicator)
+            last = self._snapshot()
+        self._tell_traffic()
+        self.outputs.save(last=last, best=self.unsaved_best)
+        self.unsaved_best = None
+
+    def _snapshot(self) -> Snapshot:
         tensors, rest = copy_optimizer(self.members.optimizer)
-        last = Snapshot(
+        return Snapshot(
             self.state.epoch,
             self.state.step,
             copy_model(self.model),
@@ -81,9 +87,6 @@ class Run:
                 "strategy": self.members.strategy.state(),
             },
         )
-        self._tell_traffic()
-        self.outputs.save(last=last, best=self.unsaved_best)
-        self.unsaved_best = None
 
     def _tell_traffic(self) -> None:
         communicator = self.members.communicator
