@@ -1,0 +1,186 @@
+"""What `gradient_only` refuses, and with which words; what it warns of."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GAT, GCN, GraphSAGE
+
+import laconic
+from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.strategies import parse_strategy
+
+REFUSED = {
+    "repartition_every=0": "repartition_every should be 1 or more epochs; got 0.",
+    "rechunk_every=-1": "rechunk_every should be 0 (never) or more sweeps; got -1.",
+    "sync_every=0": "sync_every should be 1 or more steps; got 0.",
+    "remote=1.5": "remote should be a share from 0 to 1; got 1.5.",
+    "normalise=hold": "Unknown normalise 'hold'. Choices: auto, held, whole. Did you mean 'held'?",
+    "supply=storge": "Unknown supply 'storge'. Choices: auto, peers, storage. Did you mean 'storage'?",
+    "correction=nodes": "Unknown correction 'nodes'. Choices: batch, node, none, sweep. Did you mean 'node'?",
+    "combination=self": "Unknown combination 'self'. Choices: ht, mean, self_normalised.",
+    "gradients=bf17": "Unknown gradient reduction 'bf17'.",
+    "variable=1": "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are "
+    "not needed. Leave variable and correction out, or set remember=False.",
+    "correction=node": "Leave variable and correction out, or set remember=False.",
+    "remember=False, correction=node, normalise=whole": "correction=node and normalise=whole correct the same thing "
+    "twice, which is wrong for every node by another factor. Leave normalise out, or use correction=none.",
+    "remember=False, variable=1, correction=sweep, normalise=held": "exact only over the degrees of the whole graph. "
+    "Leave normalise out.",
+    "remember=False, correction=sweep": "correction=sweep needs variable chunks that change. Set variable=1 or more.",
+    "remember=False, shrinkage=0.5": "shrinkage draws coverage weights towards 1, and correction=none has none. Use "
+    "correction=node or batch, or leave shrinkage out.",
+    "remember=False, correction=node, shrinkage=2": "shrinkage should be a number from 0 to 1, or auto; got 2.",
+    "remember=False, correction=node, hops=0": "hops should be 1 or more; got 0.",
+    "remember=False, remote=0.5": "remote draws from remembered neighbours, and remember is False. Leave one of them "
+    "out.",
+    "sync_every=4, gradients=bf16": "With sync_every=4 parameters travel, not gradients: gradients=bf16 has no effect.",
+}
+
+
+@pytest.mark.parametrize("settings", REFUSED)
+def test_settings_that_cannot_be_are_refused_with_what_to_do(settings):
+    with pytest.raises(ConfigError) as caught:
+        parse_strategy(f"gradient_only({settings})")
+    assert REFUSED[settings] in str(caught.value)
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="repartition_every"):
+        parse_strategy("gradient_only(repartition=5)")
+
+
+REFUSED_ON_RANKS = {
+    "chunks=2": "There are 3 ranks, and each needs a chunk at least; chunks is 2.",
+    "remember=False, variable=3": "3 variable chunks are more than there are: of 3 chunks rank 0 owns 1, which leaves "
+    "2. Ask for at most 2, or partition the graph into more parts.",
+    "remember=False, variable=-1": "The number of variable chunks should be 0 or more; got -1.",
+    "remember=False, schedule=cyclical": "Unknown sweep schedule 'cyclical'. Choices: affinity, cyclic, fixed, random. "
+    "Did you mean 'cyclic'?",
+}
+
+
+@pytest.fixture
+def graph(make_graph):
+    return make_graph(dtype=torch.float64)
+
+
+@pytest.mark.parametrize("settings", REFUSED_ON_RANKS)
+def test_what_does_not_fit_the_ranks_is_refused_by_all_of_them(settings, graph, on_ranks):
+    def refused(communicator):
+        with pytest.raises(ConfigError) as caught:
+            parse_strategy(f"gradient_only({settings})").place(graph, communicator)
+        return str(caught.value)
+
+    assert on_ranks(3, refused) == [REFUSED_ON_RANKS[settings]] * 3
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda: GAT(8, 8, 2, 4), "convs.0 is a GATConv, whose edges correction=sweep cannot weigh: attention decides"),
+        (lambda: GraphSAGE(8, 8, 2, 4, aggr="max"), "convs.0 is a SAGEConv, .* a maximum has no weights"),
+    ],
+)
+def test_convolutions_without_fixed_weights_are_refused_for_a_sweep(build, reason, graph, on_ranks):
+    model = build().double()
+
+    def refused(communicator):
+        strategy = parse_strategy("gradient_only(remember=False, variable=1, correction=sweep)")
+        shard = strategy.place(graph, communicator)
+        with pytest.raises(UnsupportedModelError, match=reason) as caught:
+            strategy.check(model, shard)
+        return str(caught.value)
+
+    for message in on_ranks(2, refused):
+        assert message.endswith("Use correction=node or batch, or remember=True.")
+
+
+def test_all_training_nodes_without_a_neighbour_are_an_error_not_a_step_of_nothing(make_graph, on_ranks):
+    """Coverage 0 everywhere: two chunks, every edge between them."""
+    graph = make_graph(num_nodes=8, dtype=torch.float64)
+    rows = torch.arange(8)
+    graph = laconic.Graph(
+        **{name: getattr(graph, name) for name in ("x", "y", "num_classes", "name")},
+        edge_index=torch.stack([rows, (rows + 1) % 8]),
+        train_mask=rows < 6,
+        val_mask=rows == 6,
+        test_mask=rows == 7,
+    )
+    models = [GCN(8, 8, 2, 4).double() for _ in range(2)]
+
+    def refused(communicator):
+        strategy = parse_strategy("gradient_only(remember=False, partitioner=random, chunks=8, correction=node, hops=8)")
+        shard = strategy.place(graph, communicator)
+        strategy.attach(models[communicator.rank], shard, seed=0)
+        with pytest.raises(ConfigError) as caught:
+            strategy.start_epoch(1)
+        return str(caught.value)
+
+    messages = on_ranks(2, refused)
+    assert messages[0] == messages[1]
+    assert messages[0].startswith("All 6 training nodes have coverage 0 on all 2 ranks")
+
+
+def opaque(out, y, reduction):
+    return F.cross_entropy(out, y)
+
+
+def test_a_loss_that_is_not_per_node_is_refused_where_nodes_are_weighted(graph, on_ranks):
+    models = [GCN(8, 8, 2, 4).double() for _ in range(2)]
+
+    def refused(communicator):
+        strategy = "gradient_only(remember=False, variable=1, correction=node)"
+        session = laconic.join(graph, strategy=strategy, communicator=communicator)
+        model, shard = session.attach(models[communicator.rank])
+        for _ in session.epochs(1):
+            with pytest.raises(ConfigError) as caught:
+                session.loss(opaque, model(shard.x, shard.edge_index), shard)
+        return str(caught.value)
+
+    for message in on_ranks(2, refused):
+        assert "needs one number for each of the" in message
+        assert "with reduction='none'; it gave" in message
+        assert message.endswith("Use such a loss, or correction=none.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs", "words"),
+    [
+        (
+            "variable=1, repartition_every=5",
+            10,
+            "Edges between these chunks are never seen in training: 3 to 0, 0 to 1, 1 to 2, 2 to 3. A whole sweep takes "
+            "15 epochs: train longer, repartition more often or hold more variable chunks.",
+        ),
+        (
+            "variable=1, schedule=fixed",
+            100,
+            "Edges between these chunks are never seen in training: 2 to 0, 3 to 0, 0 to 1, 3 to 1, 0 to 2 and 3 more. "
+            "Set remember=True, or let chunks change (variable, schedule).",
+        ),
+        ("variable=1, repartition_every=5", 15, None),
+        ("variable=3", 1, None),
+    ],
+)
+def test_pairs_of_chunks_that_are_never_seen_are_told_once(settings, epochs, words, graph, on_ranks, caplog):
+    def expect(communicator):
+        strategy = parse_strategy(f"gradient_only(remember=False, {settings})")
+        strategy.place(graph, communicator)
+        strategy.expect_epochs(epochs)
+
+    with caplog.at_level(logging.WARNING):
+        on_ranks(4, expect)
+    assert [record.getMessage() for record in caplog.records] == ([] if words is None else [words])
+
+
+def test_remembered_neighbours_leave_nothing_unseen(graph, on_ranks, caplog):
+    def expect(communicator):
+        strategy = parse_strategy("gradient_only")
+        strategy.place(graph, communicator)
+        strategy.expect_epochs(1)
+
+    with caplog.at_level(logging.WARNING):
+        on_ranks(3, expect)
+    assert not caplog.records
