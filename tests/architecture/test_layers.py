@@ -14,7 +14,7 @@ ROWS = [
     {"session"},
     {"trainer", "lab"},
     {"strategies"},
-    {"isolated"},
+    {"isolated", "grids"},
     {"halo"},
     {"attach"},
     {"datasets", "store", "models"},

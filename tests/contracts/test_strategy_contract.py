@@ -18,9 +18,9 @@ from laconic.specs import format_spec
 from laconic.strategies import STRATEGIES, Strategy, parse_strategy
 
 # Strategies whose gradients, on one rank at least, are those of one machine, up to rounding.
-EXACT = ["single", "compressed_halo", "gradient_only"]
+EXACT = ["single", "compressed_halo", "gradient_only", "full_graph"]
 # Those that run in one process without other ranks.
-LOCAL = ["single", "compressed_halo", "gradient_only"]
+LOCAL = ["single", "compressed_halo", "gradient_only", "full_graph"]
 
 BUILDERS = {
     "gcn": lambda: GCN(8, 16, 2, 4),

@@ -62,9 +62,7 @@ def gcn_operator(
         degrees = degrees - _sums_by_row(rows[is_loop], given[is_loop], adjacency.num_rows)
     if self_loops:
         degrees = degrees + loops
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = degrees**-0.5
-    scale[~np.isfinite(scale) & (degrees == 0)] = 0.0
+    scale = inverse_square_root(degrees)
     return LinearOperator(
         adjacency,
         values,
@@ -78,3 +76,11 @@ def gcn_operator(
 def _sums_by_row(rows: NDArray[np.integer], weights: FloatArray, num_rows: int) -> FloatArray:
     # bincount counts in integers where there is nothing to add up.
     return np.bincount(rows, weights=weights, minlength=num_rows).astype(np.float64)
+
+
+def inverse_square_root(degrees: FloatArray) -> FloatArray:
+    """Returns D^-1/2, with 0 for a node that nothing arrives at."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale: FloatArray = degrees**-0.5
+    scale[~np.isfinite(scale) & (degrees == 0)] = 0.0
+    return scale

@@ -6,20 +6,17 @@ What is remembered from step to step is decided by the real sizes.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from laconic.attach import attach, detached_copy
 from laconic.attach.forward import run_model
 from laconic.comm.communicator import Communicator, Splits
 from laconic.comm.exchange import RowExchange
 from laconic.comm.ledger import Ledger
-from laconic.comm.transport import Pending, Reduction, Transport
-from laconic.comm.transport.base import Done
+from laconic.comm.transport.silent import SilentTransport
 from laconic.graph import Adjacency, Shard
 from laconic.halo.aggregator import HaloAggregator
 from laconic.halo.gradients import SharedGradients
@@ -72,7 +69,7 @@ def stage_of(placement: Placement) -> Placement:
     adjacency = Adjacency.from_edges(sources.ravel(), rows.ravel(), _NUM_ROWS, num_columns)
     adjacency = dataclasses.replace(adjacency, edge_order=None)
     weight = shard.edge_weight
-    silent = Communicator(_Silent(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
+    silent = Communicator(SilentTransport(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
     everyone, nobody = torch.ones(_NUM_ROWS, dtype=torch.bool), torch.zeros(_NUM_ROWS, dtype=torch.bool)
     stage = Shard(
         x=torch.ones(_NUM_ROWS, shard.x.shape[1], dtype=shard.x.dtype) * torch.arange(1, _NUM_ROWS + 1)[:, None],
@@ -103,38 +100,3 @@ def to_scale(row: LedgerRecord, stage: Placement, placement: Placement) -> Ledge
     num_bytes, rest = divmod(row.num_bytes * ratio[0], ratio[1])
     assert rest == 0, "each rank's part of the rehearsal is one row"
     return dataclasses.replace(row, num_bytes=num_bytes)
-
-
-@final
-class _Silent(Transport):
-    """A rank among others that say nothing: what should come from them is 0."""
-
-    def __init__(self, rank: int, num_ranks: int) -> None:
-        super().__init__(rank, num_ranks, torch.device("cpu"))
-
-    def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
-        out.zero_()
-        return Done()
-
-    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
-        return Done()
-
-    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
-        out.copy_(data.expand_as(out))
-        return Done()
-
-    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
-        out.copy_(torch.split(data, list(sizes))[self.rank])
-        return Done()
-
-    def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
-        return Done()
-
-    def barrier(self) -> None:
-        pass
-
-    def announce_failure(self, error: BaseException) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

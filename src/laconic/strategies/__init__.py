@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from laconic.specs import parse_spec
 from laconic.strategies.base import Strategy
 from laconic.strategies.compressed_halo import CompressedHalo
+from laconic.strategies.full_graph import FullGraph
 from laconic.strategies.gradient_only import GradientOnly
 from laconic.strategies.single import Single
 
@@ -15,6 +16,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "single": Single,
     "compressed_halo": CompressedHalo,
     "gradient_only": GradientOnly,
+    "full_graph": FullGraph,
 }
 
 

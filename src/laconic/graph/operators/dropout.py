@@ -31,23 +31,30 @@ def drop_edges(x: Tensor, probability: float, key: np.uint64, sources: Tensor, d
     return _drop(x, probability, key, sources, destinations)
 
 
-def drop_entries(operator: LinearOperator, probability: float, key: np.uint64, source_ids: Tensor) -> LinearOperator:
+def drop_entries(
+    operator: LinearOperator,
+    probability: float,
+    key: np.uint64,
+    source_ids: Tensor,
+    *,
+    row_ids: Tensor | None = None,
+) -> LinearOperator:
     """Returns `operator` with a share of its entries zeroed and the rest scaled up; entries are keyed as edges.
 
     Args:
-        source_ids: number of each column in the whole graph; the first of them are the rows'.
+        source_ids: number of each column in the whole graph.
+        row_ids: the same for each row; by default the first of the columns'.
     """
     adjacency = operator.adjacency
-    sources, destinations = (
-        source_ids[torch.from_numpy(ends.astype(np.int64))] for ends in (adjacency.indices, adjacency.row_of_edge)
-    )
+    row_ids = source_ids[: adjacency.num_rows] if row_ids is None else row_ids
+    sources = source_ids[torch.from_numpy(adjacency.indices.astype(np.int64))]
+    destinations = row_ids[torch.from_numpy(adjacency.row_of_edge.astype(np.int64))]
 
     def drop(entries: FloatArray, *ends: Tensor) -> FloatArray:
         dropped: FloatArray = _apply_mask(torch.from_numpy(entries), probability, key, *ends).numpy()
         return dropped
 
     values = np.ones(adjacency.num_edges) if operator.values is None else operator.values
-    row_ids = source_ids[: adjacency.num_rows]
     diagonal = None if operator.diagonal is None else drop(operator.diagonal, row_ids, row_ids)
     return replace(operator, values=drop(values, sources, destinations), diagonal=diagonal)
 

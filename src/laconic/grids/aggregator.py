@@ -1,0 +1,110 @@
+"""GridAggregator: the aggregations of one rank of a grid, exact. Own rows in full width in, own rows out."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.attach.aggregator import Aggregator, Linear
+from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.grids.operator import GridOperator, grid_product
+from laconic.grids.placement import GridPlacement
+from laconic.grids.steps import expand, join, split
+from laconic.grids.swap import widest_slice
+from laconic.halo.position import Position
+from laconic.halo.total import sum_over_ranks
+
+
+@final
+class GridAggregator(Aggregator):
+    """Every method is called by all ranks together, in the same order."""
+
+    def __init__(self, placement: GridPlacement) -> None:
+        super().__init__(placement.shard)
+        self._placement = placement
+        self._ledger = placement.communicator.ledger
+        self._operators: dict[Linear, GridOperator] = {}
+        self._dropped_last: tuple[object, GridOperator | None] = (None, None)
+        self._remembered = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
+        self._position = Position("evaluation", -1)
+
+    @property
+    def num_nodes(self) -> int:
+        return self._placement.num_nodes
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    def begin(self, *, is_training: bool) -> None:
+        self._position = Position("forward" if is_training else "evaluation", -1)
+
+    def enter_layer(self, number: int) -> None:
+        self._position = Position(self._position.phase, number)
+
+    def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
+        if not self.is_remembered(x):
+            return self._product(self._operator(aggregation), x)
+        return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
+
+    def linear_with_edge_dropout(
+        self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
+    ) -> Tensor:
+        # Each propagation drops from what the one before has left: go on from there.
+        before, left = self._dropped_last
+        ids = (self._placement.row_ids, self._placement.column_ids)
+        if left is None or before != (aggregation, probability, tuple(keys[:-1])):
+            left = self._operator(aggregation)
+            for key in keys[:-1]:
+                left = left.dropped(probability, key, *ids)
+        left = left.dropped(probability, keys[-1], *ids)
+        self._dropped_last = ((aggregation, probability, tuple(keys)), left)
+        return self._product(left, x)
+
+    def is_remembered(self, x: Tensor) -> bool:
+        return self._remembered.covers(x)
+
+    def sources(self, x: Tensor) -> Tensor:
+        assert self._placement.grid.pj == 1, "where features are sliced, no rank has whole rows of its columns"
+        if self._keeps_sources_of(x):
+            return self._remembered.recall("sources", x, self._gather_once)
+        return expand(self._placement.columns, x, self._ledger, self._position)
+
+    def gathers_first(self, x: Tensor, width_out: int) -> bool:
+        return self._keeps_sources_of(x) or x.shape[1] <= width_out
+
+    def total(self, x: Tensor) -> Tensor:
+        return sum_over_ranks(self._placement.communicator, x, self._position)
+
+    def _product(self, operator: GridOperator, x: Tensor) -> Tensor:
+        swap, width, pj = self._placement.swap, x.shape[1], self._placement.grid.pj
+        at = (self._ledger, self._position)
+        if pj == 1:
+            return grid_product(operator, x, width, *at)
+        return join(swap, grid_product(operator, split(swap, x, *at), widest_slice(width, pj), *at), width, *at)
+
+    def _keeps_sources_of(self, x: Tensor) -> bool:
+        num_bytes = self._placement.largest_num_columns * x.shape[1] * x.element_size()
+        return self.is_remembered(x) and num_bytes <= REMEMBERED_BYTES_LIMIT
+
+    def _multiply_once(self, aggregation: Linear, x: Tensor) -> Tensor:
+        operator, swap = self._operator(aggregation), self._placement.swap
+        with self._setup():
+            rows = operator.multiply(swap.split(x), widest_slice(x.shape[1], self._placement.grid.pj))
+            return swap.join(rows, x.shape[1])
+
+    def _gather_once(self, x: Tensor) -> Tensor:
+        with self._setup():
+            return torch.cat([x, self._placement.columns.start_expand(x, x.shape[1]).wait()])
+
+    def _setup(self) -> AbstractContextManager[None]:
+        return Position("setup", self._position.layer).booked(self._ledger)
+
+    def _operator(self, aggregation: Linear) -> GridOperator:
+        if aggregation not in self._operators:
+            with self._setup():
+                self._operators[aggregation] = self._placement.operators.of(aggregation)
+        return self._operators[aggregation]

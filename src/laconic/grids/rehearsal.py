@@ -1,0 +1,169 @@
+"""What an epoch will cost, known before it: the model is run on three rows, whose exchanges are counted at full size.
+
+Every exchange of a product is a function of the width of its rows and of lists that are known. So the step is rehearsed
+on a graph of three nodes, with axes that bring nothing and book what they would bring.
+"""
+
+import dataclasses
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from laconic.attach import attach, detached_copy
+from laconic.attach.forward import run_model
+from laconic.comm.communicator import Communicator
+from laconic.comm.grid import Grid
+from laconic.comm.ledger import Ledger
+from laconic.comm.splits import Splits
+from laconic.comm.traffic import all_to_all_traffic
+from laconic.comm.transport.silent import SilentTransport
+from laconic.graph import Adjacency, Shard
+from laconic.grids.aggregator import GridAggregator
+from laconic.grids.axis import Arrival, Axis
+from laconic.grids.block import Quarters
+from laconic.grids.normalize import BlockOperators
+from laconic.grids.placement import GridPlacement
+from laconic.grids.swap import NoSwap, Swap, check_width, slice_bounds, swap_splits
+from laconic.halo.gradients import SharedGradients
+from laconic.records import LedgerRecord
+
+_NUM_ROWS = 3
+
+
+def rehearse(model: nn.Module, placement: GridPlacement) -> list[LedgerRecord]:
+    """Returns what this rank will send and receive, as its ledger will count it.
+
+    Rows of epoch 0 are what the first step costs once (phase "setup"); rows of epoch 1 are what every epoch with one
+    training step and one evaluation costs, the counting of scores excepted.
+
+    Args:
+        model: attached or not; it is copied and stays as it is.
+    """
+    stage = _stage(placement)
+    actor = detached_copy(model)
+    with torch.random.fork_rng(devices=[]):
+        attach(actor, stage.shard, aggregator=GridAggregator(stage))
+        ledger = stage.communicator.ledger
+        _act(actor, stage)
+        once = [row for row in ledger.take(0) if row.phase == "setup"]
+        _act(actor, stage)
+        return [*once, *ledger.take(1)]
+
+
+def _act(actor: nn.Module, stage: GridPlacement) -> None:
+    actor.train()
+    loss = run_model(actor, stage.shard).sum()
+    torch.autograd.backward(SharedGradients(actor, stage.communicator).share(loss))
+    actor.zero_grad()
+    actor.eval()
+    with torch.no_grad():
+        run_model(actor, stage.shard)
+
+
+def _stage(placement: GridPlacement) -> GridPlacement:
+    """Returns a placement of three nodes, all connected, whose axes book what the real ones would move."""
+    shard, real = placement.shard, placement.communicator
+    silent = Communicator(SilentTransport(real.rank, real.num_ranks), Ledger(real.rank))
+    sources, rows = np.meshgrid(np.arange(_NUM_ROWS), np.arange(_NUM_ROWS))
+    adjacency = Adjacency.from_edges(sources.ravel(), rows.ravel(), _NUM_ROWS, _NUM_ROWS)
+    adjacency = dataclasses.replace(adjacency, edge_order=None)
+    everyone, nobody = torch.ones(_NUM_ROWS, dtype=torch.bool), torch.zeros(_NUM_ROWS, dtype=torch.bool)
+    x = torch.ones(_NUM_ROWS, shard.x.shape[1]) * torch.arange(1, _NUM_ROWS + 1)[:, None]
+    weight = None if shard.edge_weight is None else shard.edge_weight.new_ones(adjacency.num_edges)
+    stage = Shard(
+        x=x.to(shard.x.dtype),
+        y=shard.y.new_zeros(_NUM_ROWS, *shard.y.shape[1:]),
+        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        adjacency=adjacency,
+        node_ids=torch.arange(_NUM_ROWS),
+        num_owned=_NUM_ROWS,
+        train_mask=everyone,
+        val_mask=nobody,
+        test_mask=nobody,
+        edge_weight=weight,
+    )
+    operators = BlockOperators(
+        adjacency,
+        Quarters.of(adjacency, _NUM_ROWS),
+        _NUM_ROWS,
+        None if weight is None else weight.double().numpy(),
+        columns=_BookedAxis(placement.columns.splits, silent.ledger),
+        rows=_BookedAxis(placement.rows.splits, silent.ledger),
+    )
+    ids = torch.arange(_NUM_ROWS)
+    swap = _BookedSwap(placement.grid, placement.own_sizes, silent.ledger) if placement.grid.pj > 1 else NoSwap()
+    return dataclasses.replace(
+        placement,
+        shard=stage,
+        communicator=silent,
+        operators=operators,
+        row_ids=ids,
+        column_ids=ids,
+        swap=swap,
+    )
+
+
+@final
+class _BookedAxis(Axis):
+    """Books what an axis with these splits moves, and brings nothing."""
+
+    def __init__(self, splits: Splits, ledger: Ledger) -> None:
+        self.splits = splits
+        self._ledger = ledger
+
+    @property
+    def num_others(self) -> int:
+        return 0
+
+    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+        return self._book(x, self.splits)
+
+    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+        return self._book(partial, self.splits.reversed)
+
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        pass
+
+    def _book(self, rows: Tensor, splits: Splits) -> Arrival:
+        book(self._ledger, splits, rows.shape[1] * rows.itemsize)
+        return _Nothing(rows)
+
+
+@final
+class _BookedSwap(Swap):
+    """Books what a swap moves, and takes the own rows' slice for that of all."""
+
+    def __init__(self, grid: Grid, own_sizes: list[int], ledger: Ledger) -> None:
+        self._grid = grid
+        self._own_sizes = own_sizes
+        self._ledger = ledger
+
+    def split(self, x: Tensor) -> Tensor:
+        check_width(x.shape[1], self._grid.pj)
+        book(self._ledger, self._splits(x.shape[1]), x.itemsize)
+        bounds, mine = slice_bounds(x.shape[1], self._grid.pj), self._grid.place_of(self._ledger.rank).j
+        return x[:, bounds[mine] : bounds[mine + 1]].contiguous()
+
+    def join(self, rows: Tensor, width: int) -> Tensor:
+        book(self._ledger, self._splits(width).reversed, rows.itemsize)
+        return rows.new_ones(len(rows), width)
+
+    def _splits(self, width: int) -> Splits:
+        return swap_splits(self._grid, self._ledger.rank, self._own_sizes, width)
+
+
+def book(ledger: Ledger, splits: Splits, num_bytes: int) -> None:
+    """Counts an all_to_all by these splits, of `num_bytes` for each of what they count."""
+    sent, received = ([size * num_bytes for size in sizes] for sizes in (splits.send, splits.receive))
+    ledger.count("all_to_all", *all_to_all_traffic(ledger.rank, sent, received))
+
+
+@final
+class _Nothing:
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def wait(self) -> Tensor:
+        return self._rows.new_empty(0, self._rows.shape[1])

@@ -1,0 +1,107 @@
+"""Full-width rows become slices of features, and back: what the j-axis of the grid is for.
+
+x_slice = swap.split(x)          # (own rows, F) -> (rows of the line's block, F / pj)
+x = swap.join(x_slice, F)        # the way back, which is also the adjoint
+"""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from laconic.comm.communicator import Communicator
+from laconic.comm.grid import Grid
+from laconic.comm.splits import Splits
+from laconic.errors import UnsupportedModelError
+
+# Shapes: N own rows, B rows of the line's block, F features, W = about F / pj
+
+
+def slice_bounds(width: int, pj: int) -> list[int]:
+    """Returns where each of pj slices of `width` features begins, and where the last one ends."""
+    return [width * j // pj for j in range(pj + 1)]
+
+
+def widest_slice(width: int, pj: int) -> int:
+    """Returns the width of the widest slice."""
+    return -(-width // pj)
+
+
+def swap_splits(grid: Grid, rank: int, sizes: list[int], width: int) -> Splits:
+    """Returns how many words `split` moves; `join` moves them back.
+
+    Args:
+        sizes: own rows of each rank.
+    """
+    bounds, mine = slice_bounds(width, grid.pj), grid.place_of(rank).j
+    send, receive = [0] * grid.num_ranks, [0] * grid.num_ranks
+    for j, peer in enumerate(grid.line(rank, "j")):
+        send[peer] = sizes[rank] * (bounds[j + 1] - bounds[j])
+        receive[peer] = sizes[peer] * (bounds[mine + 1] - bounds[mine])
+    return Splits(tuple(send), tuple(receive), max(sizes) * widest_slice(width, grid.pj))
+
+
+def check_width(width: int, pj: int) -> None:
+    """Raises UnsupportedModelError where there are fewer features than ranks to slice them for."""
+    if width < pj:
+        raise UnsupportedModelError(
+            f"A layer aggregates rows of {width} features, which the grid slices for pj={pj} ranks: some would have "
+            f"none. Use a grid with a pj of at most {width}, such as 1d or 2d, or wider layers."
+        )
+
+
+class Swap(ABC):
+    """The j-axis, as one rank sees it."""
+
+    @abstractmethod
+    def split(self, x: Tensor) -> Tensor:
+        """Returns this rank's slice of the features, (B, W), for all rows of its line; x is (N, F)."""
+
+    @abstractmethod
+    def join(self, rows: Tensor, width: int) -> Tensor:
+        """Returns the own rows in full width, (N, F), of slices (B, W)."""
+
+
+@final
+class NoSwap(Swap):
+    """Features are not sliced."""
+
+    def split(self, x: Tensor) -> Tensor:
+        return x
+
+    def join(self, rows: Tensor, width: int) -> Tensor:
+        return rows
+
+
+@final
+class SwapExchange(Swap):
+    """A j-axis along which slices really travel.
+
+    Args:
+        sizes: own rows of each rank.
+    """
+
+    def __init__(self, communicator: Communicator, grid: Grid, sizes: list[int]) -> None:
+        self._communicator = communicator
+        self._grid = grid
+        self._sizes = sizes
+
+    def split(self, x: Tensor) -> Tensor:
+        rank, pj, width = self._communicator.rank, self._grid.pj, x.shape[1]
+        check_width(width, pj)
+        bounds, mine = slice_bounds(width, pj), self._grid.place_of(rank).j
+        words = torch.cat([x[:, bounds[j] : bounds[j + 1]].reshape(-1) for j in range(pj)])
+        splits = swap_splits(self._grid, rank, self._sizes, width)
+        return self._communicator.all_to_all(words, splits).view(-1, bounds[mine + 1] - bounds[mine])
+
+    def join(self, rows: Tensor, width: int) -> Tensor:
+        rank = self._communicator.rank
+        splits = swap_splits(self._grid, rank, self._sizes, width).reversed
+        words = self._communicator.all_to_all(rows.reshape(-1), splits)
+        pieces = words.split_with_sizes([splits.receive[peer] for peer in self._grid.line(rank, "j")])
+        bounds, num_own = slice_bounds(width, self._grid.pj), self._sizes[rank]
+        return torch.cat(
+            [piece.view(num_own, end - first) for piece, first, end in zip(pieces, bounds, bounds[1:], strict=False)],
+            dim=1,
+        )

@@ -1,0 +1,168 @@
+"""Exact full-graph training on a grid of ranks: 1D, 1.5D, 2D, 3D and feature-parallel (CAGNET, arXiv 2005.03300)."""
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+from torch import Tensor, nn
+
+from laconic.attach import Attachment, attach
+from laconic.comm.communicator import Communicator
+from laconic.comm.grid import Grid, parse_grid
+from laconic.errors import ConfigError
+from laconic.graph import Graph, Shard
+from laconic.grids.aggregator import GridAggregator
+from laconic.grids.block import BlockMap
+from laconic.grids.check import check_convolutions
+from laconic.grids.placement import GridPlacement, place
+from laconic.grids.plan import Plan, make_plan, memory_limit
+from laconic.grids.rehearsal import rehearse
+from laconic.grids.survey import survey
+from laconic.halo.gradients import SharedGradients
+from laconic.halo.placement import ChunkMap
+from laconic.halo.trial import check_layers, check_whole
+from laconic.launch.agreement import check_agreement
+from laconic.launch.environment import rank_environment
+from laconic.partitioners import PARTITIONERS, assign_parts
+from laconic.records import LedgerRecord
+from laconic.specs import parse_spec, unknown_name
+from laconic.store import Chunk, Store, chunk_in_memory
+from laconic.strategies._checks import check_plain_model
+from laconic.strategies._start import check_fits, copy_from_first
+from laconic.strategies.base import Strategy
+
+logger = logging.getLogger(__name__)
+
+EXCHANGES = ("sparse", "dense")
+
+
+@final
+@dataclass(eq=False)
+class FullGraph(Strategy):
+    """Each rank owns rows and a block of the edges; rows are gathered along one axis, sums scattered along another.
+
+    Args:
+        grid: auto (by a plan of all factorisations), 1d, 1d_columns, 1.5d(c=2), 2d, 3d, feature, or
+            grid(pi=, pk=, pj=); see laconic.comm.grid.
+        exchange: sparse sends only rows that some edge needs, dense all rows of a block.
+        partitioner: cuts a graph that does not come from a store; auto: metis for sparse exchange, random for dense.
+        link_mbit: speed of a rank's link, by which a plan weighs what travels against what is computed. Told, not
+            measured: a run that is resumed has to choose the same grid.
+    """
+
+    grid: str = "auto"
+    exchange: str = "sparse"
+    partitioner: str = "auto"
+    link_mbit: float = 1000.0
+    plan: Plan | None = field(default=None, init=False, repr=False)
+    """What was weighed where the grid was chosen here."""
+    _placement: GridPlacement | None = field(default=None, init=False, repr=False)
+    _attachment: Attachment | None = field(default=None, init=False, repr=False)
+    _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.exchange not in EXCHANGES:
+            raise ConfigError(unknown_name(self.exchange, EXCHANGES, family="exchange"))
+        if self.grid != "auto":
+            parse_grid(self.grid)
+        if not 0 < self.link_mbit < math.inf:
+            raise ConfigError(f"full_graph: link_mbit should be above 0, such as 1000; got {self.link_mbit}.")
+
+    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
+        read, chunk_map = self._chunks(source, communicator)
+        grid = self._choose_grid(source, read, chunk_map, communicator)
+        self._placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=self.exchange == "sparse")
+        return self._placement.shard
+
+    def with_features(self, x: Tensor) -> Shard:
+        placement = self._placed
+        self._placement = replace(placement, shard=replace(placement.shard, x=x))
+        return self._placement.shard
+
+    @property
+    def num_train(self) -> int:
+        return self._placed.num_train
+
+    def check(self, model: nn.Module, shard: Shard) -> None:
+        check_plain_model(model, shard)
+        check_convolutions(model, self._placed.grid)
+        check_layers(model)
+        check_whole(model, shard)
+        if self._placed.grid.pj > 1:
+            # Layers too narrow to be sliced show when they are tried.
+            rehearse(model, self._placed)
+
+    def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
+        placement = self._placed
+        assert shard is placement.shard, "the shard comes from `place`"
+        copy_from_first(model, placement.communicator)
+        if self._gradients is not None and placement.communicator.num_ranks > 1:
+            raise ConfigError(
+                "This session has a model already, and ranks share the gradients of one. Put both into one module."
+            )
+        self._gradients = SharedGradients(model, placement.communicator)
+        self._attachment = attach(model, shard, seed=seed, aggregator=GridAggregator(placement))
+        return self._attachment
+
+    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
+        assert self._attachment is not None, "attach comes before the first epoch"
+        self._attachment.start_epoch(epoch, step)
+        return self._attachment.shard
+
+    def share_loss(self, loss: Tensor) -> Tensor:
+        assert self._gradients is not None, "attach comes before the first loss"
+        return self._gradients.share(loss)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Does nothing: between two epochs there is nothing to remember."""
+
+    def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+        return rehearse(model, self._placed)
+
+    def _chunks(self, source: Graph | Store, communicator: Communicator) -> tuple[Callable[[int], Chunk], ChunkMap]:
+        """Returns how chunks are read, and which rank has which."""
+        num_ranks = communicator.num_ranks
+        if isinstance(source, Store):
+            check_fits(source, num_ranks)
+            return source.chunk, ChunkMap.even([chunk.num_nodes for chunk in source.manifest.chunks], num_ranks)
+        # Blocks of shuffled nodes have alike many edges; rows that nobody needs are most where neighbours share a part.
+        by_default = "metis" if self.exchange == "sparse" else "random"
+        text = by_default if self.partitioner == "auto" else self.partitioner
+        parts = assign_parts(source, parse_spec(text, PARTITIONERS, family="partitioner"), num_ranks, seed=0)
+        # Every rank cuts alike: partitioners are deterministic; another version of METIS might not.
+        check_agreement(communicator, {"partition": hashlib.sha256(parts.tobytes()).hexdigest()})
+        sizes = np.bincount(parts, minlength=num_ranks).tolist()
+        return lambda number: chunk_in_memory(source, parts, num_ranks, number), ChunkMap.even(sizes, num_ranks)
+
+    def _choose_grid(
+        self, source: Graph | Store, read: Callable[[int], Chunk], chunk_map: ChunkMap, communicator: Communicator
+    ) -> Grid:
+        if self.grid != "auto" or communicator.num_ranks == 1:
+            return Grid() if self.grid == "auto" else parse_grid(self.grid).of(communicator.num_ranks)
+        about = source if isinstance(source, Graph) else source.manifest
+        dtype = source.x.dtype if isinstance(source, Graph) else source.features_dtype
+        environment = rank_environment()
+        self.plan = make_plan(
+            survey(read, chunk_map, communicator, is_sparse=self.exchange == "sparse"),
+            width=about.num_features,
+            # Hidden layers are known later: `check` refuses those that cannot be sliced.
+            narrowest=min(about.num_features, about.num_classes),
+            itemsize=dtype.itemsize,
+            link_mbit=self.link_mbit,
+            limit_bytes=memory_limit(communicator, 1 if environment is None else environment.num_local_ranks),
+        )
+        if communicator.rank == 0:
+            logger.info("Grids of %s ranks, for the busiest one:\n%s", communicator.num_ranks, self.plan.table())
+        return self.plan.best.grid
+
+    @property
+    def _placed(self) -> GridPlacement:
+        assert self._placement is not None, "place comes first"
+        return self._placement

@@ -1,0 +1,88 @@
+"""What a grid cannot do is refused by name, on all ranks, before anything is sent; and what would work is said."""
+
+import pytest
+import torch
+from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
+from torch import nn
+from torch_geometric.nn import GAT, GCN, ChebConv, GraphSAGE, TransformerConv
+
+from laconic.comm.communicator import Communicator
+from laconic.comm.ledger import Ledger
+from laconic.comm.transport import run_ranks
+from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.store import open_store, write_store
+from laconic.strategies import parse_strategy
+
+
+def refusals(strategy_text: str, build, num_ranks: int = 4) -> list[str]:
+    """What each rank says when it checks a model; and that checking sends nothing."""
+    model = build().double()
+
+    def run(transport):
+        communicator = Communicator(transport, Ledger(transport.rank))
+        strategy = parse_strategy(strategy_text)
+        shard = strategy.place(make_graph(), communicator)
+        communicator.ledger.take(0)
+        with pytest.raises(UnsupportedModelError) as caught:
+            strategy.check(model, shard)
+        assert communicator.ledger.take(0) == []
+        return str(caught.value)
+
+    return run_ranks(num_ranks, run)
+
+
+@pytest.mark.parametrize(
+    ("grid", "build", "words"),
+    [
+        ("feature", lambda: GAT(IN, 8, 2, OUT), "convs.0 is a GATConv, whose aggregation is no fixed matrix"),
+        ("2d", lambda: GraphSAGE(IN, 8, 2, OUT, aggr="max"), "convs.0 is a SAGEConv"),
+        ("2d", lambda: TransformerConv(IN, OUT), "the model is a TransformerConv"),
+        ("1d", lambda: ChebConv(IN, OUT, K=2), "ChebConv, which several ranks cannot share"),
+        ("feature", lambda: GCN(IN, 8, 2, 3), "aggregates rows of 3 features, which the grid slices for pj=4 ranks"),
+        ("2d", lambda: Stack(GCN(IN, 8, 1), nn.SyncBatchNorm(8)), "layers.1 is a SyncBatchNorm"),
+    ],
+)
+def test_models_that_a_grid_cannot_train_are_refused_on_all_ranks(grid, build, words):
+    for message in refusals(f'full_graph(grid="{grid}", partitioner=random)', build):
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('full_graph(grid="2d")', r"square number of ranks, such as 1 or 4; there are 3.*\(3, 1, 1\)"),
+        ('full_graph(grid="1.5d(c=2)")', "c that divides the number of ranks, 3"),
+        ('full_graph(grid="grid(pi=2, pk=2)")', r"is for 4 ranks, but there are 3.*\(3, 1, 1\), \(1, 3, 1\)"),
+    ],
+)
+def test_grids_that_do_not_fit_the_ranks_are_refused(text, words):
+    def run(transport):
+        parse_strategy(text).place(make_graph(), Communicator(transport, Ledger(transport.rank)))
+
+    with pytest.raises(ConfigError, match=words):
+        run_ranks(3, run)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('full_graph(grid="5d")', "Unknown grid '5d'. Choices: 1.5d, 1d,"),
+        ("full_graph(exchange=spare)", "Unknown exchange 'spare'. Choices: dense, sparse. Did you mean 'sparse'"),
+        ("full_graph(link_mbit=0)", "link_mbit should be above 0"),
+    ],
+)
+def test_settings_are_checked_when_they_are_read(text, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_strategy(text)
+
+
+def test_more_ranks_than_chunks_are_refused(tmp_path):
+    graph = make_graph()
+    write_store(graph, torch.arange(graph.num_nodes).numpy() % 2, tmp_path / "store")
+
+    def run(transport):
+        communicator = Communicator(transport, Ledger(transport.rank))
+        parse_strategy("full_graph").place(open_store(tmp_path / "store"), communicator)
+
+    with pytest.raises(ConfigError, match="has 2 chunks, and each of the 3 ranks needs one"):
+        run_ranks(3, run)
