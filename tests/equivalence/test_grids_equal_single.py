@@ -15,7 +15,7 @@ import torch
 from tests.equivalence.grid_runs import grid_outcomes
 from tests.equivalence.halo_runs import EPOCHS, Stack, check_equal, check_traffic, make_graph, train
 from torch import nn
-from torch_geometric.nn import APPNP, GCN, GIN, GraphConv, GraphSAGE, SGConv
+from torch_geometric.nn import APPNP, GAT, GCN, GIN, GraphConv, GraphSAGE, SGConv, TransformerConv
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import all_grids
@@ -39,6 +39,17 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "APPNP": lambda: Stack(nn.Linear(IN, OUT), APPNP(K=3, alpha=0.1, dropout=0.5)),
     "GraphConv": lambda: Stack(GraphConv(IN, HIDDEN), nn.ReLU(), GraphConv(HIDDEN, OUT, aggr="mean")),
     "jumping knowledge": lambda: GCN(IN, HIDDEN, 3, OUT, jk="cat"),
+}
+# Weights that depend on the features: where features are whole.
+ATTENTION: dict[str, Callable[[], nn.Module]] = {
+    "GAT": lambda: GAT(IN, 8, 2, OUT, heads=2, dropout=0.4),
+    "GAT narrow": lambda: GAT(IN, 2, 3, OUT, heads=1, residual=True, add_self_loops=False),
+    "GATv2": lambda: GAT(IN, 8, 2, OUT, heads=2, v2=True, dropout=0.4),
+}
+# Where a rank has all edges into its rows.
+OF_WHOLE_ROWS: dict[str, Callable[[], nn.Module]] = {
+    "SAGE max": lambda: GraphSAGE(IN, 8, 2, OUT, aggr="max"),
+    "PyG's own code": lambda: Stack(TransformerConv(IN, 4, heads=2), nn.ReLU(), TransformerConv(8, OUT, concat=False)),
 }
 ALL_GRIDS = [str(grid) for num_ranks in (1, 2, 3, 4, 6, 8) for grid in all_grids(num_ranks)]
 
@@ -78,6 +89,21 @@ def test_every_preset_gives_the_same_with_whole_blocks(num_ranks, grid):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_gives_the_same_on_four_ranks(name, grid):
     single, ranks = grid_outcomes(MODELS[name], wide_graph(), 4, grid, EPOCHS)
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
+@pytest.mark.parametrize("grid", ["1d", "1d_columns", "2d"])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_gives_the_same_where_features_are_whole(name, grid):
+    single, ranks = grid_outcomes(ATTENTION[name], wide_graph(), 4, grid, EPOCHS)
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
+@pytest.mark.parametrize("name", OF_WHOLE_ROWS)
+def test_any_convolution_gives_the_same_where_edges_into_a_row_are_together(name):
+    single, ranks = grid_outcomes(OF_WHOLE_ROWS[name], wide_graph(), 3, "1d", EPOCHS)
     check_equal(single, ranks)
     check_traffic(ranks)
 

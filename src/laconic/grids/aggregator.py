@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.attach.aggregator import Aggregator, Linear
+from laconic.attach.aggregator import Aggregator, Attention, Linear
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.grids.attention import SplitAttention
 from laconic.grids.operator import GridOperator, grid_product
 from laconic.grids.placement import GridPlacement
 from laconic.grids.steps import expand, join, split
@@ -76,8 +77,21 @@ class GridAggregator(Aggregator):
     def gathers_first(self, x: Tensor, width_out: int) -> bool:
         return self._keeps_sources_of(x) or x.shape[1] <= width_out
 
+    def gat(self, sources: Tensor, from_source: Tensor, from_destination: Tensor, settings: Attention) -> Tensor:
+        if self._placement.grid.pk == 1:
+            return super().gat(sources, from_source, from_destination, settings)
+        return self._attention(settings).gat(sources, from_source, from_destination)
+
+    def gatv2(self, sources: Tensor, destinations: Tensor, att: Tensor, settings: Attention) -> Tensor:
+        if self._placement.grid.pk == 1:
+            return super().gatv2(sources, destinations, att, settings)
+        return self._attention(settings).gatv2(sources, destinations, att)
+
     def total(self, x: Tensor) -> Tensor:
         return sum_over_ranks(self._placement.communicator, x, self._position)
+
+    def _attention(self, settings: Attention) -> SplitAttention:
+        return SplitAttention(self._placement, settings, self._ledger, self._position)
 
     def _product(self, operator: GridOperator, x: Tensor) -> Tensor:
         swap, width, pj = self._placement.swap, x.shape[1], self._placement.grid.pj

@@ -60,6 +60,10 @@ class Axis(ABC):
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         """Adds what a fold brought to the rows of the own block, (N, W), in place."""
 
+    @abstractmethod
+    def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
+        """Keeps the larger of each number of the own block, (N, W), and what a fold brought for it, in place."""
+
 
 @final
 class AxisExchange(Axis):
@@ -100,6 +104,9 @@ class AxisExchange(Axis):
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         self._lists.add_back(arrived, into)
+
+    def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
+        into.scatter_reduce_(0, self._lists.send_rows.unsqueeze(1).expand_as(arrived), arrived, "amax")
 
     def _start(self, rows: Tensor, splits: Splits, widest: int) -> Arrival:
         # As single words: slices of features differ in width from line to line, and one operation has one width.

@@ -1,13 +1,14 @@
-"""What a grid can share: fixed operators on any grid, other convolutions where every rank has whole rows of edges."""
+"""What a grid can share: fixed operators always, attention where features are whole, others where rows of edges are."""
 
 from torch import nn
-from torch_geometric.nn import APPNP, GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv, SGConv
+from torch_geometric.nn import APPNP, GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv, SGConv
 
 from laconic.attach import why_no_kernel
 from laconic.comm.grid import Grid
 from laconic.errors import UnsupportedModelError
 
 _FIXED = (GCNConv, SAGEConv, GINConv, GraphConv, SGConv, APPNP)
+_ATTENTION = (GATConv, GATv2Conv)
 
 
 def check_convolutions(model: nn.Module, grid: Grid) -> None:
@@ -16,13 +17,21 @@ def check_convolutions(model: nn.Module, grid: Grid) -> None:
         # As in halo exchange, all edges into a rank's rows are there.
         return
     for name, module in model.named_modules():
-        if isinstance(module, MessagePassing) and not _is_fixed(module):
-            raise UnsupportedModelError(
-                f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix: {grid} "
-                f'splits the edges of a node over ranks. Use grid="1d", the strategy compressed_halo, or a '
-                f"convolution such as GCNConv, SAGEConv (mean, sum), GINConv, GraphConv, SGConv or APPNP."
-            )
+        if not isinstance(module, MessagePassing) or _is_fixed(module) or (grid.pj == 1 and _is_attention(module)):
+            continue
+        where = 'grid="1d" or the strategy compressed_halo'
+        if _is_attention(module):
+            where = f"a grid with pj=1, such as 1d or 2d: it needs whole rows, and this one has pj={grid.pj}"
+        raise UnsupportedModelError(
+            f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix, which {grid} "
+            f"cannot share. Use {where}; or a convolution such as GCNConv, SAGEConv (mean, sum), GINConv, GraphConv, "
+            f"SGConv or APPNP."
+        )
 
 
 def _is_fixed(conv: MessagePassing) -> bool:
     return why_no_kernel(conv) is None and type(conv) in _FIXED and conv.aggr != "max"
+
+
+def _is_attention(conv: MessagePassing) -> bool:
+    return why_no_kernel(conv) is None and type(conv) in _ATTENTION

@@ -126,6 +126,9 @@ class _BookedAxis(Axis):
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         pass
 
+    def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
+        pass
+
     def _book(self, rows: Tensor, splits: Splits) -> Arrival:
         book(self._ledger, splits, rows.shape[1] * rows.itemsize)
         return _Nothing(rows)
