@@ -64,21 +64,27 @@ class _Pending:
 class Training:
     """One rank's share of a model in training. All that is done once is done when it is made, or in the first epoch."""
 
-    def __init__(self, communicator: Communicator, source: Path | Graph, model_name: str) -> None:
+    def __init__(
+        self,
+        communicator: Communicator,
+        source: Path | Graph,
+        model_name: str,
+        strategy: str = "compressed_halo",
+    ) -> None:
         self.communicator, self._real = communicator, communicator.transport
         data = open_store(source) if isinstance(source, Path) else source
         about = data if isinstance(data, Graph) else data.manifest
-        self._strategy = parse_strategy("compressed_halo")
-        shard = self._strategy.place(data, communicator)
+        self.strategy = parse_strategy(strategy)
+        shard = self.strategy.place(data, communicator)
         self._model = MODELS[model_name](about.num_features, WIDTH, LAYERS, about.num_classes)
-        self._strategy.check(self._model, shard)
-        self._strategy.attach(self._model, shard, seed=0)
+        self.strategy.check(self._model, shard)
+        self.strategy.attach(self._model, shard, seed=0)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.001)
         self._epoch = 0
 
     def predict(self) -> list[LedgerRecord]:
         """Returns what will be sent and received, but for evaluation, which is not measured here."""
-        return [row for row in self._strategy.predict_traffic(self._model) if row.phase != "evaluation"]
+        return [row for row in self.strategy.predict_traffic(self._model) if row.phase != "evaluation"]
 
     def train(self) -> float:
         """Returns the seconds of one epoch."""
@@ -98,10 +104,10 @@ class Training:
         self.communicator.transport = transport
         since = time.perf_counter()
         self._epoch += 1
-        shard = self._strategy.start_epoch(self._epoch)
+        shard = self.strategy.start_epoch(self._epoch)
         rows = shard.train_rows
         logits = self._model(shard.x, shard.edge_index)
-        loss = self._strategy.share_loss(objective(logits[rows], shard.y[rows], self._strategy.num_train))
+        loss = self.strategy.share_loss(objective(logits[rows], shard.y[rows], self.strategy.num_train))
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()

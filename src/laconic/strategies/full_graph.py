@@ -79,25 +79,25 @@ class FullGraph(Strategy):
         return self._placement.shard
 
     def with_features(self, x: Tensor) -> Shard:
-        placement = self._placed
+        placement = self.placement
         self._placement = replace(placement, shard=replace(placement.shard, x=x))
         return self._placement.shard
 
     @property
     def num_train(self) -> int:
-        return self._placed.num_train
+        return self.placement.num_train
 
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
-        check_convolutions(model, self._placed.grid)
+        check_convolutions(model, self.placement.grid)
         check_layers(model)
         check_whole(model, shard)
-        if self._placed.grid.pj > 1:
+        if self.placement.grid.pj > 1:
             # Layers too narrow to be sliced show when they are tried.
-            rehearse(model, self._placed)
+            rehearse(model, self.placement)
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
-        placement = self._placed
+        placement = self.placement
         assert shard is placement.shard, "the shard comes from `place`"
         copy_from_first(model, placement.communicator)
         if self._gradients is not None and placement.communicator.num_ranks > 1:
@@ -124,7 +124,7 @@ class FullGraph(Strategy):
         """Does nothing: between two epochs there is nothing to remember."""
 
     def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
-        return rehearse(model, self._placed)
+        return rehearse(model, self.placement)
 
     def _chunks(self, source: Graph | Store, communicator: Communicator) -> tuple[Callable[[int], Chunk], ChunkMap]:
         """Returns how chunks are read, and which rank has which."""
@@ -163,6 +163,6 @@ class FullGraph(Strategy):
         return self.plan.best.grid
 
     @property
-    def _placed(self) -> GridPlacement:
+    def placement(self) -> GridPlacement:
         assert self._placement is not None, "place comes first"
         return self._placement

@@ -79,7 +79,7 @@ def test_auto_trains_on_the_grid_of_its_plan():
     def run(transport):
         strategy = parse_strategy("full_graph(partitioner=random)")
         strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        return strategy.plan.best.grid, strategy._placement.grid
+        return strategy.plan.best.grid, strategy.placement.grid
 
     (chosen, used), *others = run_ranks(4, run)
     assert chosen == used

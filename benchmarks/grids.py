@@ -1,0 +1,231 @@
+"""Grids of ranks: words against the published code's, epochs on four hosts of the lab against their bound, and auto.
+
+    sudo python benchmarks/grids.py             # some ten minutes, resumes when stopped
+    sudo python benchmarks/grids.py --quick     # about a minute
+
+Words: a graph of the shape that the code of CAGNET (PASSIONLab/CAGNET, SC'20) was counted on: 50,000 nodes, 1.05
+million entries, a GCN of two layers, 128-64-16. "Same products" are the four of its epoch (A times 128 and 64 wide
+rows forward, 64 and 16 backward), dense, in words that a rank receives. "As trained" is what an epoch of ours moves
+with exchange=dense: aggregated features are kept, and products run on the narrower side of a layer.
+The published code's words were counted by its own collectives on four ranks (eight for 3D): received are all broadcasts
+but a rank's own, and 2 (p - 1) / p of an all-reduce.
+
+Epochs: a GCN of 3 layers, 256 wide, on four hosts, one thread each; all grids in one run, taking turns. The bound is
+that of exchange.py: compute + wire - what runs between the start of an exchange and the wait for it.
+"""
+
+import statistics
+import sys
+from collections.abc import Mapping
+
+import torch
+from torch_geometric.nn import GCN
+
+from exchange import NUM_HOSTS, bound_of, read_findings, stored
+from graphs import random_graph
+from grids_rank import __file__ as RANK_PROGRAM
+from harness import Benchmark, Target, console, make_table
+from laconic.attach.aggregator import Linear
+from laconic.comm import Communicator, Ledger, run_ranks
+from laconic.comm.grid import Grid, parse_grid
+from laconic.graph import Graph
+from laconic.grids.aggregator import GridAggregator
+from laconic.lab import Lab, check_requirements, parse_link
+from laconic.strategies import parse_strategy
+
+LINKS = ("1gbit", "100mbit")
+PRESETS = ("1d", "1d_columns", "1.5d(c=2)", "2d", "grid(pi=2, pj=2)", "feature")
+NUM_EPOCHS = {True: 2, False: 5}
+GRAPHS = {True: ("small",), False: ("sbm",)}
+PARTITIONS = ("random", "metis")
+
+# Payload words of a rank and epoch as counted in the published code: (ranks, broadcast, all-reduced).
+PUBLISHED = {
+    "1d": (4, 13.60e6, 0.0),
+    "1.5d(c=2)": (4, 6.80e6, 6.81e6),
+    "2d": (4, 26.7e6, 0.0),
+    "3d": (8, 13.2e6, 10.2e6),
+}
+SHAPE = {"num_nodes": 50_000, "mean_degree": 21}
+WIDTHS = (128, 64, 16)
+
+
+def received_by_published(preset: str) -> float:
+    """Words received: of a broadcast among p ranks one in p is the root; the p of each preset is its line's."""
+    num_ranks, broadcast, reduced = PUBLISHED[preset]
+    line = {"1d": num_ranks, "1.5d(c=2)": 2, "2d": 2, "3d": 2}[preset]
+    return broadcast * (line - 1) / line + reduced * 2 * (line - 1) / line
+
+
+def words_of_products(graph: Graph, grid: Grid, *, exchange: str) -> float:
+    """Words that a rank receives (mean) in the four products of the published code's epoch."""
+
+    def run(transport):
+        ledger = Ledger(transport.rank)
+        strategy = parse_strategy(f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)')
+        shard = strategy.place(graph, Communicator(transport, ledger))
+        aggregator = GridAggregator(strategy.placement)
+        aggregator.begin(is_training=True)
+        aggregator.linear(Linear("gcn"), torch.zeros(shard.num_rows, 4))
+        ledger.take(0)
+        # One product forward and one backward are as many words each way.
+        for width, has_gradient in ((WIDTHS[0], False), (WIDTHS[1], True), (WIDTHS[2], False)):
+            rows = torch.zeros(shard.num_rows, width, requires_grad=has_gradient)
+            out = aggregator.linear(Linear("gcn"), rows)
+            if has_gradient:
+                out.sum().backward()
+        return received(ledger)
+
+    return statistics.mean(run_ranks(grid.num_ranks, run, timeout=300))
+
+
+def words_of_epoch(graph: Graph, grid: Grid, *, exchange: str) -> float:
+    """Words of aggregation that a rank receives (mean) in an epoch of the same model, by prediction."""
+    model = GCN(WIDTHS[0], WIDTHS[1], 2, WIDTHS[2])
+
+    def run(transport):
+        strategy = parse_strategy(f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)')
+        strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        rows = [row for row in strategy.predict_traffic(model) if row.epoch == 1 and row.phase != "evaluation"]
+        return sum(r.num_bytes for r in rows if r.direction == "received" and r.operation == "all_to_all") / 4
+
+    return statistics.mean(run_ranks(grid.num_ranks, run, timeout=300))
+
+
+def received(ledger: Ledger) -> float:
+    return sum(row.num_bytes for row in ledger.take(0) if row.direction == "received") / 4
+
+
+def measure_words(preset: str, graph: Graph) -> dict[str, float]:
+    grid = parse_grid(preset).of(PUBLISHED[preset][0])
+    return {
+        "published": received_by_published(preset),
+        "same products": words_of_products(graph, grid, exchange="dense"),
+        "as trained": words_of_epoch(graph, grid, exchange="dense"),
+        "as trained, sparse": words_of_epoch(graph, grid, exchange="sparse"),
+    }
+
+
+def strategy_of(preset: str, link: str) -> str:
+    if preset == "auto":
+        return f"full_graph(link_mbit={parse_link(link) // 10**6})"
+    return f'full_graph(grid="{preset}")'
+
+
+def measure_epochs(graph: str, partition: str, link: str, num_epochs: int) -> dict[str, float]:
+    folder = stored(graph, partition)
+    texts = {preset: strategy_of(preset, link) for preset in (*PRESETS, "auto")}
+    command = [sys.executable, RANK_PROGRAM, str(folder), "gcn", str(num_epochs), *texts.values()]
+    with Lab(hosts=NUM_HOSTS, link=link) as lab:
+        found = read_findings(lab.run(command, environment={"OMP_NUM_THREADS": "1"}, capture=True))
+    numbers: dict[str, float] = {"not as predicted": 0}
+    for preset, text in texts.items():
+        hosts = found[text]
+        epoch = statistics.median(map(max, zip(*(host["epochs"] for host in hosts), strict=True)))
+        numbers[f"{preset}: epoch"] = epoch
+        numbers[f"{preset}: bound"] = max(bound_of(host, parse_link(link))["bound"] for host in hosts)
+        numbers[f"{preset}: bytes"] = statistics.mean(host["of epoch"]["received"] for host in hosts)
+        numbers["not as predicted"] += sum(host["num_wrong"] for host in hosts)
+        if preset == "auto":
+            numbers |= {f"auto {axis}": size for axis, size in axes_of(hosts[0]["chosen"]).items()}
+    return numbers
+
+
+def axes_of(grid: str) -> dict[str, int]:
+    return {part.split("=")[0]: int(part.split("=")[1]) for part in grid[len("grid(") : -1].split(", ")}
+
+
+def cells(quick: bool) -> list[tuple[str, str, str]]:
+    links = LINKS[1:] if quick else LINKS
+    return [(graph, parts, link) for graph in GRAPHS[quick] for parts in PARTITIONS for link in links]
+
+
+def targets(quick: bool) -> dict[str, Target]:
+    wanted = {
+        "rows not as predicted": Target(0, at_most=True),
+        "2d: words of the same products over published": Target(0.52, at_most=True),
+        "2d: words as trained over published": Target(0.1, at_most=True),
+        "best grid of 16 over 1d": Target(0.4, at_most=True),
+    }
+    for graph, parts, link in cells(quick):
+        wanted[f"{graph}, {parts}, {link}: auto over the fastest"] = Target(1.1, at_most=True)
+        for preset in PRESETS:
+            wanted[f"{graph}, {parts}, {link}, {preset}: over bound"] = Target(1.2 if not quick else 1.4, at_most=True)
+    return wanted
+
+
+def show_words(benchmark: Benchmark) -> None:
+    table = make_table(
+        "words that a rank receives in an epoch, in millions: 50k nodes, 1.05M entries, 128-64-16",
+        "preset (ranks)",
+        "published",
+        "same products",
+        "share",
+        "as trained",
+        "share",
+        "sparse",
+    )
+    graph = random_graph(**SHAPE, power_law=False)
+    for preset in PUBLISHED:
+        numbers = benchmark.cell(f"words, {preset}", lambda p=preset: measure_words(p, graph))
+        same, trained = (numbers[name] / numbers["published"] for name in ("same products", "as trained"))
+        benchmark.figures[f"{preset}: words of the same products over published"] = same
+        benchmark.figures[f"{preset}: words as trained over published"] = trained
+        table.add_row(
+            f"{preset} ({PUBLISHED[preset][0]})",
+            f"{numbers['published'] / 1e6:.2f}",
+            f"{numbers['same products'] / 1e6:.2f}",
+            f"{same:.2f}",
+            f"{numbers['as trained'] / 1e6:.2f}",
+            f"{trained:.3f}",
+            f"{numbers['as trained, sparse'] / 1e6:.2f}",
+        )
+    console.print(table)
+    benchmark.figures["best grid of 16 over 1d"] = Grid(4, 4, 1).words_factor / Grid(16, 1, 1).words_factor
+
+
+def show_epochs(benchmark: Benchmark, graph: str, parts: str, link: str, numbers: Mapping[str, float]) -> None:
+    table = make_table(
+        f"{graph}, {parts} parts, {link}: four hosts of one thread",
+        "grid",
+        "s per epoch",
+        "bound",
+        "over",
+        "MB received",
+    )
+    fastest = min(numbers[f"{preset}: epoch"] for preset in PRESETS)
+    for preset in (*PRESETS, "auto"):
+        epoch, bound = numbers[f"{preset}: epoch"], numbers[f"{preset}: bound"]
+        name = (
+            preset
+            if preset != "auto"
+            else "auto " + "x".join(f"{numbers[f'auto {a}']:.0f}" for a in ("pi", "pk", "pj"))
+        )
+        megabytes = numbers[f"{preset}: bytes"] / 1e6
+        table.add_row(name, f"{epoch:.2f}", f"{bound:.2f}", f"{epoch / bound:.2f}x", f"{megabytes:.1f}")
+        if preset != "auto":
+            benchmark.figures[f"{graph}, {parts}, {link}, {preset}: over bound"] = epoch / bound
+    benchmark.figures[f"{graph}, {parts}, {link}: auto over the fastest"] = numbers["auto: epoch"] / fastest
+    console.print(table)
+
+
+def main() -> None:
+    benchmark = Benchmark.from_command_line(
+        "grids", "Training on grids of ranks.", {quick: targets(quick) for quick in (True, False)}
+    )
+    check_requirements()
+    show_words(benchmark)
+    wrong = 0.0
+    for graph, parts, link in cells(benchmark.quick):
+        numbers = benchmark.cell(
+            f"{graph}, {parts}, {link}",
+            lambda g=graph, p=parts, k=link: measure_epochs(g, p, k, NUM_EPOCHS[benchmark.quick]),
+        )
+        show_epochs(benchmark, graph, parts, link, numbers)
+        wrong += numbers["not as predicted"]
+    benchmark.figures["rows not as predicted"] = wrong
+    benchmark.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
