@@ -32,11 +32,11 @@ from laconic.records import LedgerRecord
 _NUM_ROWS = 3
 
 
-def rehearse(model: nn.Module, placement: GridPlacement) -> list[LedgerRecord]:
+def rehearse(model: nn.Module, placement: GridPlacement, epoch: int = 1) -> list[LedgerRecord]:
     """Returns what this rank will send and receive, as its ledger will count it.
 
-    Rows of epoch 0 are what the first step costs once (phase "setup"); rows of epoch 1 are what every epoch with one
-    training step and one evaluation costs, the counting of scores excepted.
+    Rows of epoch 0 are what the first step costs once (phase "setup"); the others, labelled `epoch`, are what every
+    epoch with one training step and one evaluation costs, the counting of scores excepted.
 
     Args:
         model: attached or not; it is copied and stays as it is.
@@ -49,7 +49,7 @@ def rehearse(model: nn.Module, placement: GridPlacement) -> list[LedgerRecord]:
         _act(actor, stage)
         once = [row for row in ledger.take(0) if row.phase == "setup"]
         _act(actor, stage)
-        return [*once, *ledger.take(1)]
+        return [*once, *ledger.take(epoch)]
 
 
 def _act(actor: nn.Module, stage: GridPlacement) -> None:

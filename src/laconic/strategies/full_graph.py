@@ -1,13 +1,11 @@
 """Exact full-graph training on a grid of ranks: 1D, 1.5D, 2D, 3D and feature-parallel (CAGNET, arXiv 2005.03300)."""
 
-import hashlib
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-import numpy as np
 from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
@@ -22,17 +20,16 @@ from laconic.grids.placement import GridPlacement, place
 from laconic.grids.plan import Plan, make_plan, memory_limit
 from laconic.grids.rehearsal import rehearse
 from laconic.grids.survey import survey
+from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap
 from laconic.halo.trial import check_layers, check_whole
-from laconic.launch.agreement import check_agreement
 from laconic.launch.environment import rank_environment
-from laconic.partitioners import PARTITIONERS, assign_parts
 from laconic.records import LedgerRecord
-from laconic.specs import parse_spec, unknown_name
-from laconic.store import Chunk, Store, chunk_in_memory
+from laconic.specs import unknown_name
+from laconic.store import Store
 from laconic.strategies._checks import check_plain_model
-from laconic.strategies._start import check_fits, copy_from_first
+from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies.base import Strategy
 
 logger = logging.getLogger(__name__)
@@ -73,12 +70,16 @@ class FullGraph(Strategy):
             raise ConfigError(f"full_graph: link_mbit should be above 0, such as 1000; got {self.link_mbit}.")
 
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
-        read, chunk_map = self._chunks(source, communicator)
-        grid = self._choose_grid(source, read, chunk_map, communicator)
-        self._placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=self.exchange == "sparse")
+        # Blocks of shuffled nodes have alike many edges; rows that nobody needs are most where neighbours share a part.
+        by_default = "metis" if self.is_sparse else "random"
+        partitioner = by_default if self.partitioner == "auto" else self.partitioner
+        chunks = chunks_of(source, communicator, partitioner=partitioner)
+        chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
+        grid = self._choose_grid(source, chunks, chunk_map, communicator)
+        self._placement = place(chunks.open, BlockMap(grid, chunk_map), communicator, is_sparse=self.is_sparse)
         return self._placement.shard
 
-    def with_features(self, x: Tensor) -> Shard:
+    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
         placement = self.placement
         self._placement = replace(placement, shard=replace(placement.shard, x=x))
         return self._placement.shard
@@ -123,26 +124,11 @@ class FullGraph(Strategy):
     def load_state(self, state: dict[str, Any]) -> None:
         """Does nothing: between two epochs there is nothing to remember."""
 
-    def predict_traffic(self, model: nn.Module) -> list[LedgerRecord]:
-        return rehearse(model, self.placement)
-
-    def _chunks(self, source: Graph | Store, communicator: Communicator) -> tuple[Callable[[int], Chunk], ChunkMap]:
-        """Returns how chunks are read, and which rank has which."""
-        num_ranks = communicator.num_ranks
-        if isinstance(source, Store):
-            check_fits(source, num_ranks)
-            return source.chunk, ChunkMap.even([chunk.num_nodes for chunk in source.manifest.chunks], num_ranks)
-        # Blocks of shuffled nodes have alike many edges; rows that nobody needs are most where neighbours share a part.
-        by_default = "metis" if self.exchange == "sparse" else "random"
-        text = by_default if self.partitioner == "auto" else self.partitioner
-        parts = assign_parts(source, parse_spec(text, PARTITIONERS, family="partitioner"), num_ranks, seed=0)
-        # Every rank cuts alike: partitioners are deterministic; another version of METIS might not.
-        check_agreement(communicator, {"partition": hashlib.sha256(parts.tobytes()).hexdigest()})
-        sizes = np.bincount(parts, minlength=num_ranks).tolist()
-        return lambda number: chunk_in_memory(source, parts, num_ranks, number), ChunkMap.even(sizes, num_ranks)
+    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
+        return rehearse(model, self.placement, epoch)
 
     def _choose_grid(
-        self, source: Graph | Store, read: Callable[[int], Chunk], chunk_map: ChunkMap, communicator: Communicator
+        self, source: Graph | Store, chunks: Chunks, chunk_map: ChunkMap, communicator: Communicator
     ) -> Grid:
         if self.grid != "auto" or communicator.num_ranks == 1:
             return Grid() if self.grid == "auto" else parse_grid(self.grid).of(communicator.num_ranks)
@@ -150,7 +136,7 @@ class FullGraph(Strategy):
         dtype = source.x.dtype if isinstance(source, Graph) else source.features_dtype
         environment = rank_environment()
         self.plan = make_plan(
-            survey(read, chunk_map, communicator, is_sparse=self.exchange == "sparse"),
+            survey(chunks.open, chunk_map, communicator, is_sparse=self.is_sparse),
             width=about.num_features,
             # Hidden layers are known later: `check` refuses those that cannot be sliced.
             narrowest=min(about.num_features, about.num_classes),
@@ -163,6 +149,12 @@ class FullGraph(Strategy):
         return self.plan.best.grid
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether only rows that some edge needs are exchanged."""
+        return self.exchange == "sparse"
+
+    @property
     def placement(self) -> GridPlacement:
+        """What this rank holds."""
         assert self._placement is not None, "place comes first"
         return self._placement
