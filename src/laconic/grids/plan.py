@@ -25,6 +25,8 @@ _WORD_SECONDS = 0.5e-9
 _MESSAGE_SECONDS = 100e-6
 # What an edge of a block takes: edge_index 16, the block's rows 8, its quarters 12, their transposes 8.
 EDGE_BYTES = 44
+# What a row or a column takes: starts of rows, scales in two precisions, ids, lists.
+NODE_BYTES = 72
 # Between this and the whole machine lies all that is not counted: the model, the optimizer, Python.
 _MEMORY_SHARE = 0.7
 
@@ -119,17 +121,21 @@ def memory_limit(communicator: Communicator, num_local_ranks: int) -> int:
         return int(communicator.all_reduce(share, op="min"))
 
 
-def predicted_bytes(sizes: GridSizes, width: int, itemsize: int) -> int:
-    """Returns the memory of the busiest rank: edges, its rows and their aggregate, and the buffers of one product."""
-    slice_width = -(-width // sizes.grid.pj)
-    return sizes.num_edges * EDGE_BYTES + 2 * sizes.num_own * width * itemsize + sizes.num_rows * slice_width * itemsize
+def held_bytes(sizes: GridSizes, width: int, itemsize: int) -> int:
+    """Returns what the busiest rank keeps: edges, scales and lists, its features and their aggregate."""
+    return sizes.num_edges * EDGE_BYTES + sizes.num_rows * NODE_BYTES + 2 * sizes.num_own * width * itemsize
+
+
+def buffer_bytes(sizes: GridSizes, width: int, itemsize: int) -> int:
+    """Returns what it needs while a product runs: a slice of all rows that are gathered and summed."""
+    return sizes.num_rows * -(-width // sizes.grid.pj) * itemsize
 
 
 def _candidate(
     sizes: GridSizes, width: int, narrowest: int, itemsize: int, link_mbit: float, limit_bytes: int
 ) -> Candidate:
     grid = sizes.grid
-    num_bytes = predicted_bytes(sizes, width, itemsize)
+    num_bytes = held_bytes(sizes, width, itemsize) + buffer_bytes(sizes, width, itemsize)
     words = sizes.words * width
     compute = sizes.num_edges * (_EDGE_SECONDS + _WORD_SECONDS * width / grid.pj)
     objection = ""

@@ -16,11 +16,11 @@ from laconic.halo.placement import ChunkMap
 from laconic.store import chunk_in_memory
 
 
-def random_graph(num_nodes: int, num_edges: int) -> Graph:
+def random_graph(num_nodes: int, num_edges: int, num_features: int = 2) -> Graph:
     rng = np.random.default_rng(0)
     split = np.arange(num_nodes) % 3
     return Graph(
-        x=torch.from_numpy(rng.normal(size=(num_nodes, 2))),
+        x=torch.from_numpy(rng.normal(size=(num_nodes, num_features))),
         y=torch.zeros(num_nodes, dtype=torch.int64),
         edge_index=torch.from_numpy(rng.integers(0, num_nodes, (2, num_edges))),
         train_mask=torch.from_numpy(split == 0),
