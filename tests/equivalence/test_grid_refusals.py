@@ -1,5 +1,7 @@
 """What a grid cannot do is refused by name, on all ranks, before anything is sent; and what would work is said."""
 
+import re
+
 import pytest
 import torch
 from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
@@ -45,6 +47,11 @@ def refusals(strategy_text: str, build, num_ranks: int = 4) -> list[str]:
 def test_models_that_a_grid_cannot_train_are_refused_on_all_ranks(grid, build, words):
     for message in refusals(f'full_graph(grid="{grid}", partitioner=random)', build):
         assert words in message
+
+
+def test_where_auto_chose_a_grid_that_the_model_cannot_use_the_next_best_is_named():
+    (message, *_) = refusals("full_graph(partitioner=random, link_mbit=0.001)", lambda: GAT(IN, 8, 2, OUT))
+    assert re.search(r'chosen by auto; the next best with whole features is grid="grid\(pi=2, pk=2, pj=1\)"', message)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from laconic.attach import Attachment, attach
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid, parse_grid
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.grids.aggregator import GridAggregator
 from laconic.grids.block import BlockMap
@@ -90,12 +90,22 @@ class FullGraph(Strategy):
 
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
-        check_convolutions(model, self.placement.grid)
-        check_layers(model)
-        check_whole(model, shard)
-        if self.placement.grid.pj > 1:
-            # Layers too narrow to be sliced show when they are tried.
-            rehearse(model, self.placement)
+        try:
+            check_convolutions(model, self.placement.grid)
+            check_layers(model)
+            check_whole(model, shard)
+            if self.placement.grid.pj > 1:
+                # Layers too narrow to be sliced show when they are tried.
+                rehearse(model, self.placement)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{error}{self._advice()}") from error
+
+    def _advice(self) -> str:
+        """Returns what to write instead of auto, which chose without knowing the model; nothing where it did not."""
+        if self.plan is None or self.placement.grid.pj == 1:
+            return ""
+        unsliced = next(candidate.grid for candidate in self.plan.candidates if candidate.grid.pj == 1)
+        return f' The grid was chosen by auto; the next best with whole features is grid="{unsliced}".'
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement = self.placement
