@@ -179,9 +179,7 @@ def factors_of(graph, held, correction="none", hops=1, shrinkage=0.0, combinatio
         return [weight / sum(other.sum() for other in weights) for weight in weights]
     num_with = sum(bool(mask.any()) for mask in trains)
     rho = float(sum(weight.sum() for weight in weights) / graph.train_mask.sum()) if combination == "ht" else 1.0
-    return [
-        weight / (num_with * max(int(mask.sum()), 1) * rho) for weight, mask in zip(weights, trains, strict=True)
-    ]
+    return [weight / (num_with * max(int(mask.sum()), 1) * rho) for weight, mask in zip(weights, trains, strict=True)]
 
 
 def reference_gradients(model, graph, held, factors):
@@ -203,7 +201,9 @@ def reference_gradients(model, graph, held, factors):
 def test_missing_neighbours_are_missing_and_losses_are_weighted_for_it(name, correction, shape):
     graph = make_graph()
     num_chunks, num_ranks, num_variable = shape
-    settings = f"remember=False, chunks={num_chunks}, variable={num_variable}, partitioner=random, {as_text(correction)}"
+    settings = (
+        f"remember=False, chunks={num_chunks}, variable={num_variable}, partitioner=random, {as_text(correction)}"
+    )
     rank = run_isolated(STACKS[name], graph, num_ranks, settings, 1)[0]
     held = held_nodes(graph, *shape, 0)
     factors = factors_of(graph, held, **correction)

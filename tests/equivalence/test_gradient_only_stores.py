@@ -98,8 +98,8 @@ def refusals(stores, settings):
     def run(transport):
         strategy = parse_strategy(f"gradient_only({settings})")
         communicator = Communicator(transport, Ledger(transport.rank))
+        shard = strategy.place(stores[transport.rank], communicator)
         with pytest.raises(LaconicError) as caught:
-            shard = strategy.place(stores[transport.rank], communicator)
             strategy.attach(model, shard, seed=0)
         return caught.value
 

@@ -1,4 +1,4 @@
-"""What `gradient_only` sends: predicted to the byte for every epoch, and in training steps gradients and nothing else."""
+"""What `gradient_only` sends: predicted to the byte for every epoch; in training steps gradients and nothing else."""
 
 import pytest
 import torch

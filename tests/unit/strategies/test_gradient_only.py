@@ -111,7 +111,9 @@ def test_all_training_nodes_without_a_neighbour_are_an_error_not_a_step_of_nothi
     models = [GCN(8, 8, 2, 4).double() for _ in range(2)]
 
     def refused(communicator):
-        strategy = parse_strategy("gradient_only(remember=False, partitioner=random, chunks=8, correction=node, hops=8)")
+        strategy = parse_strategy(
+            "gradient_only(remember=False, partitioner=random, chunks=8, correction=node, hops=8)"
+        )
         shard = strategy.place(graph, communicator)
         strategy.attach(models[communicator.rank], shard, seed=0)
         with pytest.raises(ConfigError) as caught:
@@ -151,8 +153,8 @@ def test_a_loss_that_is_not_per_node_is_refused_where_nodes_are_weighted(graph, 
         (
             "variable=1, repartition_every=5",
             10,
-            "Edges between these chunks are never seen in training: 3 to 0, 0 to 1, 1 to 2, 2 to 3. A whole sweep takes "
-            "15 epochs: train longer, repartition more often or hold more variable chunks.",
+            "Edges between these chunks are never seen in training: 3 to 0, 0 to 1, 1 to 2, 2 to 3. A whole sweep "
+            "takes 15 epochs: train longer, repartition more often or hold more variable chunks.",
         ),
         (
             "variable=1, schedule=fixed",
