@@ -26,7 +26,9 @@ def train(
         None, "--model", "-m", help="mlp, sgc, gcn, sage, gin, gat, gatv2 or appnp; with settings: 'sage(hidden=256)'."
     ),
     strategy: str | None = typer.Option(
-        None, "--strategy", help="How ranks learn together: single; compressed_halo or full_graph on several."
+        None,
+        "--strategy",
+        help="How ranks learn together: single; on several compressed_halo or full_graph (exact), or gradient_only.",
     ),
     epochs: int | None = typer.Option(None, "--epochs", "-e", help="Passes over the training nodes."),
     config: Path | None = typer.Option(None, "--config", "-c", help="A TOML file of settings, or a run's config.json."),
