@@ -92,15 +92,16 @@ def test_remembered_neighbours_need_no_chunk_of_another_rank(store, own_stores):
 
 
 def refusals(stores, settings):
-    """What each rank is told when the model is attached."""
-    model = build().double()
+    """What each rank is told when the model is attached, which it is not then."""
+    models = [build().double() for _ in stores]
 
     def run(transport):
         strategy = parse_strategy(f"gradient_only({settings})")
         communicator = Communicator(transport, Ledger(transport.rank))
         shard = strategy.place(stores[transport.rank], communicator)
         with pytest.raises(LaconicError) as caught:
-            strategy.attach(model, shard, seed=0)
+            strategy.attach(models[transport.rank], shard, seed=0)
+        assert "forward" not in models[transport.rank].__dict__
         return caught.value
 
     return run_ranks(len(stores), run, timeout=20)

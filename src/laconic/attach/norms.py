@@ -53,7 +53,7 @@ def _batch_norm(norm: nn.BatchNorm1d, aggregator: Aggregator, x: Tensor) -> Tens
 
 
 def _standardise(norm: Any, aggregator: Aggregator, x: Tensor) -> Tensor:
-    count = aggregator.num_nodes
+    count = _count(aggregator)
     mean = aggregator.total(x.sum(0)) / count
     centred = x - mean
     variance = aggregator.total(centred.square().sum(0)) / count
@@ -83,21 +83,21 @@ def _instance_norm(norm: pyg.InstanceNorm, aggregator: Aggregator, x: Tensor) ->
 
 
 def _layer_norm(norm: pyg.LayerNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
-    count = aggregator.num_nodes * x.shape[1]
+    count = _count(aggregator) * x.shape[1]
     centred = x - aggregator.total(x.sum()) / count
     deviation = (aggregator.total(centred.square().sum()) / count).sqrt()
     return _affine(centred / (deviation + norm.eps), norm.weight, norm.bias)
 
 
 def _graph_norm(norm: pyg.GraphNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
-    count = aggregator.num_nodes
+    count = _count(aggregator)
     out = x - aggregator.total(x.sum(0)) / count * norm.mean_scale
     variance = aggregator.total(out.square().sum(0)) / count
     return _affine(out / (variance + norm.eps).sqrt(), norm.weight, norm.bias)
 
 
 def _pair_norm(norm: pyg.PairNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
-    count = aggregator.num_nodes
+    count = _count(aggregator)
     x = x - aggregator.total(x.sum(0)) / count
     eps = float(norm.eps)
     if norm.scale_individually:
@@ -108,7 +108,12 @@ def _pair_norm(norm: pyg.PairNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
 
 
 def _mean_subtraction(norm: pyg.MeanSubtractionNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
-    return x - aggregator.total(x.sum(0)) / aggregator.num_nodes
+    return x - aggregator.total(x.sum(0)) / _count(aggregator)
+
+
+def _count(aggregator: Aggregator) -> int:
+    """Returns the rows that sums are over; of none, which a rank that trains alone may have, the mean is 0."""
+    return max(aggregator.num_nodes, 1)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

@@ -24,6 +24,7 @@ from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
 from laconic.isolated.rehearsal import rehearse
+from laconic.isolated.sweeper import Sweeper
 from laconic.isolated.sweeping import SweepPlan, check_fixed_operators, make_sweeper
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.specs import unknown_name
@@ -134,18 +135,24 @@ class GradientOnly(Strategy):
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement = self._placed
         assert shard is placement.shard, "the shard comes from `place`"
-        copy_from_first(model, placement.communicator)
         if self._gradients is not None and placement.communicator.num_ranks > 1:
             raise ConfigError(
                 "This session has a model already, and ranks share the gradients of one. Put both into one module."
             )
         communicator = placement.communicator
+        # First: it may be refused, and then the model is left as it was.
+        sweeper = None if self.remember else self._make_sweeper()
+        copy_from_first(model, communicator)
         self._gradients = SharedGradients(model, communicator, reduction=self._reduction, loss_phase="gradients")
         if self.sync_every > 1:
             share = len(shard.train_rows) / placement.num_train
             self._local_steps = LocalSteps(model, communicator, every=self.sync_every, share=share)
         self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
-        self._grounds = self._make_grounds(self._attachment)
+        if sweeper is None:
+            self._grounds = RememberedGrounds(self._attachment, placement, self._correction, remote=self.remote)
+        else:
+            is_global = self.correction == "sweep" or self.normalise == "whole"
+            self._grounds = MovingGrounds(self._attachment, placement, self._correction, sweeper, is_global=is_global)
         self._attachment.call_before_evaluation(lambda: self._settle("repartition"))
         self._attachment.call_before_training(self._end_step)
         return self._attachment
@@ -268,14 +275,9 @@ class GradientOnly(Strategy):
             model, self._placed, self._grounds, epoch, self.repartition_every, self._num_epochs, self._reduction
         )
 
-    def _make_grounds(self, attachment: Attachment) -> Grounds:
-        placement = self._placed
-        if self.remember:
-            return RememberedGrounds(attachment, placement, self._correction, remote=self.remote)
-        assert self._chunks is not None
-        sweeper = make_sweeper(self._chunks.open, self._plan, self._chunk_map, placement, self._prepare, self.supply)
-        is_global = self.correction == "sweep" or self.normalise == "whole"
-        return MovingGrounds(attachment, placement, self._correction, sweeper, is_global=is_global)
+    def _make_sweeper(self) -> Sweeper:
+        assert self._chunks is not None, "place comes first"
+        return make_sweeper(self._chunks.open, self._plan, self._chunk_map, self._placed, self._prepare, self.supply)
 
     @property
     def _placed(self) -> Placement:
