@@ -74,6 +74,7 @@ class Plan:
             lines.append(
                 f"    {f'{grid.pi} x {grid.pk} x {grid.pj}':>12}  {format_count(round(candidate.words)):>14}  "
                 f"{format_bytes(candidate.num_bytes):>10}  {format_seconds(candidate.seconds):>12}"
+                + ("  all edges on every rank" if grid.pi * grid.pk == 1 else "")
                 + (f"  {candidate.objection}" if candidate.objection else "")
                 + ("  chosen" if candidate is self.best else "")
             )

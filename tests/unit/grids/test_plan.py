@@ -69,7 +69,7 @@ def test_the_table_has_a_line_for_each_grid_and_says_why_not():
     lines = plan_of(sizes, narrowest=2).table().splitlines()
     assert len(lines) == 1 + len(all_grids(4))
     assert lines[1].endswith("chosen")
-    assert next(line for line in lines if "1 x 1 x 4" in line).endswith("slices 2 features")
+    assert next(line for line in lines if "1 x 1 x 4" in line).endswith("all edges on every rank  slices 2 features")
 
 
 def test_auto_trains_on_the_grid_of_its_plan():
