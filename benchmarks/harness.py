@@ -47,8 +47,19 @@ class Benchmark:
     figures: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def from_command_line(name: str, description: str, targets: Mapping[bool, Mapping[str, Target]]) -> "Benchmark":
+    def from_command_line(
+        name: str, description: str, targets: Mapping[bool, Mapping[str, Target]], *, parts: Sequence[str] = ()
+    ) -> "Benchmark":
+        """Returns the run that the command line asks for.
+
+        Args:
+            targets: by whether it is a quick run.
+            parts: further flags, of which one may be given; the caller reads them.
+        """
         parser = argparse.ArgumentParser(description=description)
+        one_of = parser.add_mutually_exclusive_group()
+        for part in parts:
+            one_of.add_argument(f"--{part}", action="store_true", help=f"the part of the benchmark on {part}")
         parser.add_argument("--quick", action="store_true", help="about a minute: at least one cell per figure")
         parser.add_argument("--fresh", action="store_true", help="forget the cells of a run that was stopped")
         arguments = parser.parse_args()

@@ -1,0 +1,36 @@
+"""Training that exchanges only gradients, against exact halo exchange.
+
+    sudo python benchmarks/gradient_only.py                               # speed: about an hour, resumes when stopped
+    sudo python benchmarks/gradient_only.py --quick                       # about a minute
+
+Speed. Four hosts of the lab, each one process of one thread, a graph of ogbn-arxiv's size, models 256 wide. A turn of
+`gradient_only` is a whole super-epoch: the refresh and its ten steps; a turn of exact halo exchange is one or two
+epochs. Ways take turns within one run; all hosts begin a turn together, and it takes as long as on the slowest. Before
+the first turn each has fetched what it needs once. Switching is the refresh (or the change of chunks) and what the
+first step after it takes longer than the others. Compute is the same epoch of all processes at the same time over a
+transport that moves nothing, wire is payload at the link's rate, of the busiest host. Moving chunks, the way of the
+paper, are shown in one cell for what their switches cost. Epochs to 99% of the best validation score are counted once
+per model, on a graph a tenth the size, and multiplied with the seconds measured; exact exchange needs as many as
+`single`.
+"""
+
+import sys
+
+import gradient_only_speed as speed
+from harness import Benchmark
+
+PARTS = {"speed": speed}
+
+
+def main() -> None:
+    chosen = next((part for part in PARTS if f"--{part}" in sys.argv[1:]), "speed")
+    name = "gradient_only" if chosen == "speed" else f"gradient_only_{chosen}"
+    part = PARTS[chosen]
+    benchmark = Benchmark.from_command_line(
+        name, __doc__.splitlines()[0], {quick: part.targets(quick) for quick in (True, False)}, parts=tuple(PARTS)
+    )
+    part.run(benchmark)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
