@@ -16,7 +16,8 @@ from laconic.comm.transport.local import LocalTransport
 from laconic.graph import Graph
 from laconic.models import build_model, parse_model
 from laconic.session import Session
-from laconic.strategies import parse_strategy
+from laconic.strategies import Strategy, parse_strategy
+from laconic.strategies.gradient_only import GradientOnly
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,31 @@ def _train_rank(
             if recipe.patience and epoch - curve.epochs[curve.best] >= recipe.patience:
                 break
     return curve
+
+
+def first_gradients(graph: Graph, strategy: str, num_ranks: int, model: str) -> list[torch.Tensor]:
+    """Returns the gradient of the first step, all parameters in one row, for each super-epoch of a sweep.
+
+    The weights stay as they are. The strategy should have a super-epoch per epoch, or none.
+    """
+    spec = parse_model(model)
+    built = build_model(spec, num_features=graph.num_features, num_classes=graph.num_classes, seed=0)
+    copies = [copy.deepcopy(built) for _ in range(num_ranks)]
+
+    def run(transport: Transport) -> list[torch.Tensor]:
+        session = Session(graph, parse_strategy(strategy), 0, Communicator(transport, Ledger(transport.rank)))
+        model, shard = session.attach(copies[transport.rank])
+        gradients = []
+        for _ in session.epochs(_sweep_length(session.strategy)):
+            model.zero_grad()
+            session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard).backward()
+            gradients.append(torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()]))
+        return gradients
+
+    return run(LocalTransport()) if num_ranks == 1 else run_ranks(num_ranks, run, timeout=600)[0]
+
+
+def _sweep_length(strategy: Strategy) -> int:
+    if isinstance(strategy, GradientOnly) and not strategy.remember:
+        return strategy._plan.sweep(0).num_super_epochs
+    return 1

@@ -90,9 +90,9 @@ def targets(quick: bool) -> dict[str, Target]:
     return wanted
 
 
-def stored(graph: str, partition: str) -> Path:
-    """Returns the store of a graph in four parts, written now or by an earlier run."""
-    folder = RESULTS / "stores" / f"{graph}-{partition}"
+def stored(graph: str, partition: str, num_parts: int = NUM_HOSTS) -> Path:
+    """Returns the store of a graph in so many parts, written now or by an earlier run."""
+    folder = RESULTS / "stores" / (f"{graph}-{partition}" + (f"-{num_parts}" if num_parts != NUM_HOSTS else ""))
     made_of = {"source": SOURCES[graph], "partitioner": partition}
     if is_store(folder):
         provenance = open_store(folder).manifest.provenance
@@ -101,8 +101,8 @@ def stored(graph: str, partition: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     (folder.parent / ".gitignore").write_text("*\n")
     data = load(SOURCES[graph])
-    parts = assign_parts(data, parse_spec(partition, PARTITIONERS, family="partitioner"), NUM_HOSTS, seed=0)
-    write_store(data, parts, folder, num_parts=NUM_HOSTS, provenance=made_of, overwrite=True)
+    parts = assign_parts(data, parse_spec(partition, PARTITIONERS, family="partitioner"), num_parts, seed=0)
+    write_store(data, parts, folder, num_parts=num_parts, provenance=made_of, overwrite=True)
     return folder
 
 

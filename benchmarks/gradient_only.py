@@ -1,9 +1,13 @@
-"""Training that exchanges only gradients, against exact halo exchange.
+"""Training that exchanges only gradients, against exact halo exchange and `single`.
 
     sudo python benchmarks/gradient_only.py                               # speed: about an hour, resumes when stopped
-    sudo python benchmarks/gradient_only.py --quick                       # about a minute
+    LACONIC_DATA=folder python benchmarks/gradient_only.py --accuracy     # accuracy and bias: some two hours, resumes
+    sudo python benchmarks/gradient_only.py --memory                      # memory per rank: some ten minutes, resumes
 
-Speed. Four hosts of the lab, each one process of one thread, a graph of ogbn-arxiv's size, models 256 wide. A turn of
+With --quick, each takes a minute or two. All of them take `gradient_only` with one setting, its default. Accuracy and
+memory are explained in gradient_only_accuracy.py and gradient_only_memory.py; what follows is on speed.
+
+Four hosts of the lab, each one process of one thread, a graph of ogbn-arxiv's size, models 256 wide. A turn of
 `gradient_only` is a whole super-epoch: the refresh and its ten steps; a turn of exact halo exchange is one or two
 epochs. Ways take turns within one run; all hosts begin a turn together, and it takes as long as on the slowest. Before
 the first turn each has fetched what it needs once. Switching is the refresh (or the change of chunks) and what the
@@ -16,10 +20,12 @@ per model, on a graph a tenth the size, and multiplied with the seconds measured
 
 import sys
 
+import gradient_only_accuracy as accuracy
+import gradient_only_memory as memory
 import gradient_only_speed as speed
 from harness import Benchmark
 
-PARTS = {"speed": speed}
+PARTS = {"speed": speed, "accuracy": accuracy, "memory": memory}
 
 
 def main() -> None:

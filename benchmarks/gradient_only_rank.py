@@ -4,6 +4,7 @@
 
 PLAN is the JSON of a `Plan`. Rank 0 prints one line: a JSON list of what each rank found. A turn of a contender is as
 many epochs as its strategy repeats itself in: a whole super-epoch, or some plain epochs. All ranks begin it together.
+A plan without turns is for memory: two epochs of the only way, and the peak of what they add to the process.
 """
 
 import copy
@@ -18,6 +19,7 @@ from pathlib import Path
 import torch
 
 from exchange_rank import WAYS, Stub, num_bytes
+from harness import status_bytes
 from laconic.comm import Communicator
 from laconic.comm.gather import gather_texts
 from laconic.launch.join import join_ranks
@@ -110,6 +112,10 @@ class Contender:
         # The next super-epoch comes next.
         self._epoch = -(-self._epoch // self._every) * self._every
 
+    def step_again(self) -> None:
+        """Takes one step, which may begin a super-epoch."""
+        self._take_step()
+
     def turn(self) -> tuple[float, float, list[float]]:
         """Returns the seconds of a turn, those until its first step could begin, and those of each of its steps."""
         self._real.barrier()
@@ -151,6 +157,15 @@ class Contender:
         self._optimizer.step()
         assert bool(torch.isfinite(loss)), f"the loss became {loss.item()}"
         return begun - since, time.perf_counter() - begun
+
+
+def measure_memory(communicator: Communicator, plan: Plan) -> dict[str, object]:
+    """Returns by how many bytes this process grew at its peak, from an empty rank to the second epoch."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = status_bytes("VmRSS")
+    [way] = plan.ways.values()
+    Contender(communicator, way, plan).step_again()
+    return {"peak bytes": status_bytes("VmHWM") - before}
 
 
 def measure(communicator: Communicator, plan: Plan) -> dict[str, object]:
@@ -197,7 +212,8 @@ def main(text: str) -> None:
         # As a run does before its first step.
         warm_up_model(parse_model(plan.model))
         communicator.ledger.take(0)
-        findings = gather_texts(communicator, json.dumps(measure(communicator, plan)))
+        measurement = measure if plan.num_turns else measure_memory
+        findings = gather_texts(communicator, json.dumps(measurement(communicator, plan)))
         if communicator.rank == 0:
             print(json.dumps([json.loads(text) for text in findings]))
 

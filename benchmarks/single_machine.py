@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE
 
 from graphs import NUM_CLASSES, NUM_FEATURES, random_graph
-from harness import OURS, PLAIN, Benchmark, Target, Worker, console, interleaved, make_table, serve
+from harness import OURS, PLAIN, Benchmark, Target, Worker, console, interleaved, make_table, serve, status_bytes
 from laconic.attach import LocalAggregator, attach
 from laconic.datasets import load, save_npz
 from laconic.graph import Graph, Shard
@@ -129,19 +129,12 @@ def work(what: str, kind: str, model_name: str, layers: str, graph_file: str) ->
 
     def peak_of_two_steps() -> float:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-        before = _status_bytes("VmRSS")
+        before = status_bytes("VmRSS")
         for _ in range(2):
             step()
-        return _status_bytes("VmHWM") - before
+        return status_bytes("VmHWM") - before
 
     serve(step if what == "--epochs-of" else peak_of_two_steps)
-
-
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
 
 
 def main() -> None:
