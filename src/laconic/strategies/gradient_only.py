@@ -67,7 +67,7 @@ class GradientOnly(Strategy):
         remote: share of the edges from other ranks that mini-batches are drawn from, new ones in each super-epoch.
     """
 
-    repartition_every: int = 10
+    repartition_every: int = 20
     remember: bool = True
     variable: int = 0
     chunks: int | None = None
