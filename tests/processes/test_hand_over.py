@@ -12,6 +12,8 @@ from torch_geometric.nn import GCN
 from laconic.comm import Communicator, Ledger, connect
 from laconic.isolated.supply import PeerSupply
 
+# Each loads torch and PyG, which takes a while where others work too.
+SECONDS = 240
 STRATEGY = "gradient_only(remember=False, variable=1, repartition_every=1, supply=peers, partitioner=random)"
 
 
@@ -58,20 +60,20 @@ def kill_in_a_hand_over(environment: Environment) -> None:
 
 
 def test_processes_hand_chunks_over_while_they_train():
-    outcomes = run_processes(3, train_through, seconds=90)
+    outcomes = run_processes(3, train_through, seconds=SECONDS)
     assert outcomes[0].value is not None, outcomes[0].error
     assert outcomes[0].value == outcomes[1].value == outcomes[2].value
 
 
 def test_a_rank_that_raises_in_a_hand_over_is_named_with_its_message():
-    outcomes = run_processes(3, raise_in_a_hand_over, seconds=90)
+    outcomes = run_processes(3, raise_in_a_hand_over, seconds=SECONDS)
     assert outcomes[1].error == "OSError: the disk is full"
     for rank in (0, 2):
         assert outcomes[rank].error == "RankFailedError: Rank 1 failed: OSError: the disk is full"
 
 
 def test_a_rank_that_is_killed_in_a_hand_over_is_named():
-    outcomes = run_processes(3, kill_in_a_hand_over, seconds=90)
+    outcomes = run_processes(3, kill_in_a_hand_over, seconds=SECONDS)
     assert outcomes[1].exit_code == -signal.SIGKILL
     for rank in (0, 2):
         assert outcomes[rank].rank == 1, outcomes[rank].error
