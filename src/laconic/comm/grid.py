@@ -4,7 +4,8 @@
     grid.place_of(5)                                 # Place(i=2, k=1, j=0)
 
 A product Z = A H has an output row i, a contraction k and a feature j. `pi` ranks share the rows, `pk` the contraction,
-`pj` the features. Any three sizes whose product is the number of ranks are a grid; primes too.
+`pj` the features. Any three sizes whose product is the number of ranks are a grid; primes too. In a dense product of n
+rows, f wide, a rank receives (n f / P) (pi + pk - 2 + 2 (1 - 1/pj)) words.
 """
 
 import math
@@ -12,7 +13,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple, NoReturn, final
 
 from laconic.errors import ConfigError
@@ -71,11 +71,6 @@ class Grid:
         place = self.place_of(rank)
         size = {"i": self.pi, "k": self.pk, "j": self.pj}[axis]
         return [self.rank_at(**{**place._asdict(), axis: at}) for at in range(size)]
-
-    @cached_property
-    def words_factor(self) -> float:
-        """Words that a rank receives in one dense product, over n f / P: pi + pk - 2 + 2 (1 - 1/pj)."""
-        return self.pi + self.pk - 2 + 2 * (1 - 1 / self.pj)
 
     def __str__(self) -> str:
         return f"grid(pi={self.pi}, pk={self.pk}, pj={self.pj})"

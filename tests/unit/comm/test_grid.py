@@ -87,9 +87,3 @@ def test_what_does_not_fit_is_refused_with_what_would(text, num_ranks, words):
 def test_texts_that_are_no_grid_are_refused(text, words):
     with pytest.raises(ConfigError, match=words):
         parse_grid(text)
-
-
-def test_the_words_of_a_product_by_the_formula():
-    assert Grid(16, 1, 1).words_factor == 15
-    assert Grid(4, 4, 1).words_factor == 6
-    assert Grid(1, 1, 4).words_factor == 1.5
