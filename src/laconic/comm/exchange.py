@@ -10,7 +10,7 @@ The lists are agreed on once; after that no index travels.
 """
 
 from collections.abc import Sequence
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 import torch
@@ -25,6 +25,29 @@ from laconic.kernels.product import PREFETCH_DISTANCE, no_factor, sparse_product
 # Shapes: N owned rows, S rows sent, H rows received
 
 
+class Arriving(Protocol):
+    """Rows that are on their way."""
+
+    def wait(self) -> Tensor:
+        """Returns the rows when they are there."""
+
+
+class Route(Protocol):
+    """How rows go to those who need them, and what was made of them back: as they are (RowExchange), or coded."""
+
+    @property
+    def communicator(self) -> Communicator: ...
+
+    @property
+    def num_owned(self) -> int: ...
+
+    def start(self, x: Tensor) -> Arriving: ...
+
+    def start_back(self, halo: Tensor) -> Arriving: ...
+
+    def add_back(self, back: Tensor, into: Tensor) -> None: ...
+
+
 @final
 class RowExchange:
     """Who sends which rows to whom, fixed at the start.
@@ -34,14 +57,18 @@ class RowExchange:
         send_rows: the owned rows that go out, grouped by receiving rank, int64 (S,); a row may be in several groups.
         splits: how many of them go to, and how many rows come from, each rank.
         num_owned: N.
+        version: of the lists; those of a graph that has changed have another.
     """
 
-    def __init__(self, communicator: Communicator, send_rows: Tensor, splits: Splits, num_owned: int) -> None:
+    def __init__(
+        self, communicator: Communicator, send_rows: Tensor, splits: Splits, num_owned: int, *, version: int = 0
+    ) -> None:
         assert len(send_rows) == sum(splits.send)
         self.communicator = communicator
         self.send_rows = send_rows
         self.splits = splits
         self.num_owned = num_owned
+        self.version = version
         # The sum of what comes back, row by row, is a sparse product: entry (row, position in the message) is 1.
         positions = np.arange(len(send_rows))
         self._back_indptr, self._back_indices, _ = compress_edges(

@@ -1,7 +1,8 @@
-"""HaloAggregator: the aggregations of one rank's shard, exact: what other ranks own comes from them."""
+"""HaloAggregator: the aggregations of one rank's shard: what other ranks own comes from them."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.comm.exchange import Route
 from laconic.graph.operators.linear import FloatArray, LinearOperator
+from laconic.halo.coder import Coder
 from laconic.halo.operator import SplitAdjacency, SplitOperator, split_product
 from laconic.halo.placement import Placement
 from laconic.halo.position import Position
@@ -21,12 +24,18 @@ from laconic.halo.total import sum_over_ranks
 
 @final
 class HaloAggregator(Aggregator):
-    """Owned rows in, owned rows out; every method is called by all ranks together, in the same order."""
+    """Owned rows in, owned rows out; every method is called by all ranks together, in the same order.
 
-    def __init__(self, placement: Placement) -> None:
+    Args:
+        placement: what this rank holds.
+        coder: says how rows travel in training; by default, and always in evaluation, as they are.
+    """
+
+    def __init__(self, placement: Placement, coder: Coder | None = None) -> None:
         super().__init__(placement.shard)
         self._placement = placement
         self._exchange = placement.exchange
+        self._coder = coder
         self._split: SplitAdjacency | None = None
         self._whole: dict[Linear, LinearOperator] = {}
         self._operators: dict[Linear, SplitOperator] = {}
@@ -43,6 +52,8 @@ class HaloAggregator(Aggregator):
 
     def begin(self, *, is_training: bool) -> None:
         self._position = Position("forward" if is_training else "evaluation", -1)
+        if self._coder is not None:
+            self._coder.begin(is_training=is_training)
 
     def enter_layer(self, number: int) -> None:
         self._position = Position(self._position.phase, number)
@@ -64,7 +75,8 @@ class HaloAggregator(Aggregator):
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
         operator = self._dropped(aggregation, self._whole_operator(aggregation), probability, keys)
-        return split_product(SplitOperator.of(operator, self._split_adjacency(), self._exchange), x, self._position)
+        split = SplitOperator.of(operator, self._split_adjacency(), self._route())
+        return split_product(split, x, self._position)
 
     def is_remembered(self, x: Tensor) -> bool:
         return self._remembered.covers(x)
@@ -72,7 +84,7 @@ class HaloAggregator(Aggregator):
     def sources(self, x: Tensor) -> Tensor:
         if self._keeps_halo_of(x):
             return self._remembered.recall("sources", x, self._gather_once)
-        return with_halo(self._exchange, x, self._position)
+        return with_halo(self._route(), x, self._position)
 
     def gathers_first(self, x: Tensor, width_out: int) -> bool:
         return self._keeps_halo_of(x) or x.shape[1] <= width_out
@@ -80,12 +92,18 @@ class HaloAggregator(Aggregator):
     def total(self, x: Tensor) -> Tensor:
         return sum_over_ranks(self._exchange.communicator, x, self._position)
 
+    def _route(self) -> Route:
+        """Returns the way of the next exchange."""
+        if self._coder is None or self._position.phase != "forward":
+            return self._exchange
+        return self._coder.route(self._position.layer)
+
     def _keeps_halo_of(self, x: Tensor) -> bool:
         num_rows = self._placement.largest_num_rows + self._placement.largest_num_halo
         return self.is_remembered(x) and num_rows * x.shape[1] * x.element_size() <= REMEMBERED_BYTES_LIMIT
 
     def _multiply_once(self, aggregation: Linear, x: Tensor) -> Tensor:
-        operator = self._operator(aggregation)
+        operator = self._exact_operator(aggregation)
         with self._setup():
             return operator.multiply(x)
 
@@ -97,6 +115,10 @@ class HaloAggregator(Aggregator):
         return Position("setup", self._position.layer).booked(self._exchange.communicator.ledger)
 
     def _operator(self, aggregation: Linear) -> SplitOperator:
+        """Returns the operator for one product, here and now."""
+        return replace(self._exact_operator(aggregation), exchange=self._route())
+
+    def _exact_operator(self, aggregation: Linear) -> SplitOperator:
         if aggregation not in self._operators:
             whole = self._whole_operator(aggregation)
             self._operators[aggregation] = SplitOperator.of(whole, self._split_adjacency(), self._exchange)

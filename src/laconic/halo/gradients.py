@@ -45,6 +45,10 @@ class SharedGradients:
         """What a checkpoint has to remember of the reduction is its `state()`."""
         self._are_leaves_checked = False
         self._pass_under_way: int | None = None
+        self.is_measured = False
+        """Whether the two below are kept; the same numbers on all ranks."""
+        self.loss = 0.0
+        self.gradient_norm = 0.0
 
     def share(self, loss: Tensor) -> Tensor:
         """Returns the sum of the ranks' losses, whose `backward` combines the gradients; all ranks call together."""
@@ -53,6 +57,8 @@ class SharedGradients:
             self._are_leaves_checked = True
         with self.communicator.ledger.phase(self._loss_phase):
             shared: Tensor = _shared_loss(loss, self)
+        if self.is_measured:
+            self.loss = float(shared.detach())
         return shared
 
     def begin_backward(self) -> None:
@@ -70,6 +76,8 @@ class SharedGradients:
         def combine() -> None:
             self._pass_under_way = None
             combine_gradients(self._model, self.communicator, self.reducer)
+            if self.is_measured:
+                self.gradient_norm = _norm(self._model)
             for parameter, grad in before.items():
                 parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
 
@@ -114,6 +122,11 @@ def combine_gradients(model: nn.Module, communicator: Communicator, reducer: Red
         used = [name for name, flag in zip(parameters, is_used.tolist(), strict=True) if flag]
         for name, mean in reducer.means({name: _gradient(parameters[name]) for name in used}).items():
             parameters[name].grad = mean
+
+
+def _norm(model: nn.Module) -> float:
+    squares = [parameter.grad.double().square().sum() for parameter in model.parameters() if parameter.grad is not None]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

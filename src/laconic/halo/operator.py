@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.comm.communicator import PendingRows
-from laconic.comm.exchange import RowExchange
+from laconic.comm.exchange import Arriving, Route
 from laconic.graph import Adjacency
 from laconic.graph.operators.linear import LinearOperator
 from laconic.halo.position import Position
@@ -51,14 +50,17 @@ class SplitAdjacency:
 @final
 @dataclass(frozen=True, eq=False)
 class SplitOperator:
-    """The matrix M = [local | remote] on owned and halo rows, and the exchange that brings the halo rows here."""
+    """The matrix M = [local | remote] on owned and halo rows, and the exchange that brings the halo rows here.
+
+    Where messages are coded, the exchange is the route of one product and of the gradients that belong to it.
+    """
 
     local: LinearOperator
     remote: LinearOperator
-    exchange: RowExchange
+    exchange: Route
 
     @staticmethod
-    def of(whole: LinearOperator, split: SplitAdjacency, exchange: RowExchange) -> "SplitOperator":
+    def of(whole: LinearOperator, split: SplitAdjacency, exchange: Route) -> "SplitOperator":
         """Splits an operator on (N x N + H) by columns."""
         num_owned = split.local.num_rows
 
@@ -85,11 +87,11 @@ class SplitOperator:
         """Returns the owned rows of M^T grad, summed over all ranks; all ranks call it together."""
         return self.finish_transposed(grad, self.start_transposed(grad))
 
-    def start_transposed(self, grad: Tensor) -> PendingRows:
+    def start_transposed(self, grad: Tensor) -> Arriving:
         """Sends the halo rows of M^T grad to their owners."""
         return self.exchange.start_back(self.remote.transposed.multiply(grad))
 
-    def finish_transposed(self, grad: Tensor, back: PendingRows) -> Tensor:
+    def finish_transposed(self, grad: Tensor, back: Arriving) -> Tensor:
         """Returns the owned rows of M^T grad, when what others have for them has come."""
         out = self.local.transposed.multiply(grad)
         self.exchange.add_back(back.wait(), out)

@@ -6,6 +6,8 @@ What is remembered from step to step is decided by the real sizes.
 """
 
 import dataclasses
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
@@ -15,10 +17,13 @@ from laconic.attach import attach, detached_copy
 from laconic.attach.forward import run_model
 from laconic.comm.communicator import Communicator, Splits
 from laconic.comm.exchange import RowExchange
-from laconic.comm.ledger import Ledger
+from laconic.comm.ledger import PHASES, Ledger
+from laconic.comm.schedules import Measured
+from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
 from laconic.comm.transport.silent import SilentTransport
 from laconic.graph import Adjacency, Shard
 from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.coder import Exchanged, RatePlan, Recorder
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import Placement
 from laconic.records import LedgerRecord
@@ -26,24 +31,61 @@ from laconic.records import LedgerRecord
 _NUM_ROWS = 3
 
 
-def rehearse(model: nn.Module, placement: Placement, epoch: int = 1) -> list[LedgerRecord]:
-    """Returns what this rank will send and receive, as its ledger will count it.
+@final
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a step will say to other ranks.
 
-    Rows of epoch 0 are what the first step costs once (phase "setup"); the others, labelled `epoch`, are what every
-    epoch with one training step and one evaluation costs, the counting of scores excepted.
+    Args:
+        records: what this rank will send and receive if all rows go as they are, as its ledger will count it. Rows of
+            epoch 0 are what the first step costs once (phase "setup"); rows of epoch 1 are what every epoch with one
+            training step and one evaluation costs, the counting of scores excepted.
+        exchanges: those of one training step, in order.
+    """
+
+    records: list[LedgerRecord]
+    exchanges: list[Exchanged]
+
+    def coded(self, plan: RatePlan, epoch: int, measured: tuple[Measured, ...], rank: int) -> list[LedgerRecord]:
+        """Returns the records with the messages of an epoch coded as planned; of codecs without a fixed size, the most.
+
+        Rows of epoch 1 become rows of `epoch`.
+        """
+        ledger = Ledger(rank)
+        rates = {one.layer: plan.rates(epoch, one.layer, measured) for one in self.exchanges}
+        for one in self.exchanges:
+            sizes = one.num_bytes(plan.codec, plan.counts, rates[one.layer])
+            with ledger.phase(one.direction, layer=one.layer):
+                ledger.count("all_to_all", *all_to_all_traffic(rank, sizes[rank].tolist(), sizes[:, rank].tolist()))
+                if not plan.codec.is_fixed_size and plan.is_any_coded(one, rates[one.layer]):
+                    ledger.count("all_gather", *all_gather_traffic(len(sizes), 8 * len(sizes)))
+        kept = [row for row in self.records if row.operation != "all_to_all" or row.phase in ("setup", "evaluation")]
+        rows = [dataclasses.replace(row, epoch=epoch) if row.epoch else row for row in kept]
+        return sorted([*rows, *ledger.take(epoch)], key=_order)
+
+
+def _order(row: LedgerRecord) -> tuple[int, int, int, str, str]:
+    return row.epoch, PHASES.index(row.phase), row.layer, row.operation, row.direction
+
+
+def rehearse(model: nn.Module, placement: Placement) -> Rehearsal:
+    """Runs a step and an evaluation of few rows.
 
     Args:
         model: attached or not; it is copied and stays as it is.
     """
     stage = stage_of(placement)
     actor = detached_copy(model)
+    recorder = Recorder(stage.exchange)
     with torch.random.fork_rng(devices=[]):
-        attach(actor, stage.shard, aggregator=HaloAggregator(stage))
+        attach(actor, stage.shard, aggregator=HaloAggregator(stage, recorder))
         ledger = stage.communicator.ledger
         act(actor, SharedGradients(actor, stage.communicator), stage)
         once = [row for row in ledger.take(0) if row.phase == "setup"]
+        recorder.exchanges.clear()
         act(actor, SharedGradients(actor, stage.communicator), stage)
-        return [to_scale(row, stage, placement) for row in [*once, *ledger.take(epoch)]]
+        records = [to_scale(row, stage, placement) for row in [*once, *ledger.take(1)]]
+        return Rehearsal(records, recorder.exchanges)
 
 
 def act(actor: nn.Module, gradients: SharedGradients, stage: Placement) -> None:

@@ -6,46 +6,49 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.comm.exchange import RowExchange
+from laconic.comm.exchange import Route
 from laconic.halo.position import Position
 
 # Shapes: N owned rows, H halo rows
 
 
-def with_halo(exchange: RowExchange, x: Tensor, position: Position) -> Tensor:
-    """Returns the owned rows x, (N, ...), followed by the halo rows, (N + H, ...); booked at `position`."""
-    return _with_halo(x, exchange, position)
+def with_halo(route: Route, x: Tensor, position: Position) -> Tensor:
+    """Returns the owned rows x, (N, ...), followed by the halo rows, (N + H, ...).
+
+    They travel by `route`, booked at `position`.
+    """
+    return _with_halo(x, route, position)
 
 
 class _WithHalo(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: RowExchange, position: Position) -> Tensor:
-        ctx.exchange, ctx.position = exchange, position
-        with position.booked(exchange.communicator.ledger):
-            return torch.cat([x, exchange.start(x).wait()])
+    def forward(ctx: Any, x: Tensor, route: Route, position: Position) -> Tensor:
+        ctx.route, ctx.position = route, position
+        with position.booked(route.communicator.ledger):
+            return torch.cat([x, route.start(x).wait()])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _gathered(grads[0], ctx.exchange, ctx.position.backward), None, None
+        return _gathered(grads[0], ctx.route, ctx.position.backward), None, None
 
 
 class _Gathered(torch.autograd.Function):
     """The adjoint: each owned row gets the sum of its gradients on all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, exchange: RowExchange, position: Position) -> Tensor:
-        ctx.exchange, ctx.position = exchange, position
-        num_owned = exchange.num_owned
-        with position.booked(exchange.communicator.ledger):
-            back = exchange.start_back(grad[num_owned:])
+    def forward(ctx: Any, grad: Tensor, route: Route, position: Position) -> Tensor:
+        ctx.route, ctx.position = route, position
+        num_owned = route.num_owned
+        with position.booked(route.communicator.ledger):
+            back = route.start_back(grad[num_owned:])
             own = grad[:num_owned].clone(memory_format=torch.contiguous_format)
             rows = back.wait()
-            exchange.add_back(rows.flatten(1) if rows.dim() > 2 else rows, own.flatten(1) if own.dim() > 2 else own)
+            route.add_back(rows.flatten(1) if rows.dim() > 2 else rows, own.flatten(1) if own.dim() > 2 else own)
         return own
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _with_halo(grads[0], ctx.exchange, ctx.position), None, None
+        return _with_halo(grads[0], ctx.route, ctx.position), None, None
 
 
 # Torch leaves `apply` untyped.

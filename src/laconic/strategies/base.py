@@ -119,6 +119,6 @@ class Strategy(ABC):
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
         """Returns this rank's traffic exactly as its ledger will count it.
 
-        Rows of epoch 0 are what comes once, the others what `epoch`, of one step and one evaluation, costs, the adding
-        up of scores excepted.
+        Rows of epoch 0 are what comes once, rows of `epoch` what that epoch costs with one step and one evaluation, the
+        adding up of scores excepted. Where no schedule says otherwise, every epoch costs the same.
         """

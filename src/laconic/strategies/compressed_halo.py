@@ -5,17 +5,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
 
 from laconic.attach import Attachment, attach
+from laconic.comm.codecs import Codec, parse_codec
+from laconic.comm.codecs.identity import Identity
+from laconic.comm.coded_exchange import CodedExchange
 from laconic.comm.communicator import Communicator
+from laconic.comm.schedules import Schedule, parse_schedule
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.coder import HaloCoder, RatePlan, costs_of
+from laconic.halo.cut import Cut
 from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap, Placement, place
-from laconic.halo.rehearsal import rehearse
+from laconic.halo.rehearsal import Rehearsal, rehearse
 from laconic.halo.trial import check_layers, check_whole
+from laconic.launch.agreement import check_agreement
 from laconic.records import LedgerRecord
 from laconic.store import Store
 from laconic.strategies._checks import check_plain_model
@@ -28,26 +36,41 @@ from laconic.strategies.base import Strategy
 class CompressedHalo(Strategy):
     """Each rank owns a part of the nodes and gets what it lacks of its neighbours' rows, layer by layer.
 
+    In training, rows and their gradients go through the codec; evaluation is exact.
+
     Args:
-        codec: how rows are written for the way; identity, the only one so far, changes nothing.
+        codec: how rows are written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
+        schedule: at which rate, epoch by epoch. `laconic.comm.schedules` has them all.
         partitioner: cuts a graph that does not come from a store.
+        raw_last: the last convolution's messages go as they are, as in the paper.
     """
 
     codec: str = "identity"
+    schedule: str = "constant"
     partitioner: str = "metis"
+    raw_last: bool = False
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _attachment: Attachment | None = field(default=None, init=False, repr=False)
     _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
+    _cut: Cut | None = field(default=None, init=False, repr=False)
+    _coder: HaloCoder | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.codec != "identity":
-            raise ConfigError(f"Unknown codec {self.codec!r}. There is: identity.")
+        codec, schedule = self._members
+        if schedule.needs_measured and not codec.is_known_to_sender:
+            raise ConfigError(
+                f"schedule {self.schedule} goes by the error that senders measure, and with codec {self.codec} they do "
+                f"not know what receivers have. Use error_feedback instead, or another schedule."
+            )
 
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
         chunks = chunks_of(source, communicator, partitioner=self.partitioner)
         chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
         own = [chunks.open(number) for number in chunk_map.chunks_of(communicator.rank)]
         self._placement = place(own, chunk_map, communicator)
+        if self._is_coded:
+            check_agreement(communicator, {"codec": self.codec, "schedule": self.schedule})
+            self._cut = Cut.of(self._placement)
         return self._placement.shard
 
     def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
@@ -73,12 +96,16 @@ class CompressedHalo(Strategy):
                 "This session has a model already, and ranks share the gradients of one. Put both into one module."
             )
         self._gradients = SharedGradients(model, placement.communicator)
-        self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
+        if self._is_coded:
+            self._coder = self._build_coder(model, seed)
+        self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement, self._coder))
         return self._attachment
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
         assert self._attachment is not None, "attach comes before the first epoch"
         self._attachment.start_epoch(epoch, step)
+        if self._coder is not None:
+            self._coder.start_epoch(epoch, step)
         return self._attachment.shard
 
     def share_loss(self, loss: Tensor) -> Tensor:
@@ -86,13 +113,46 @@ class CompressedHalo(Strategy):
         return self._gradients.share(loss)
 
     def state(self) -> dict[str, Any]:
-        return {}
+        return {} if self._coder is None else self._coder.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Does nothing: between two epochs there is nothing to remember."""
+        if self._coder is not None:
+            self._coder.load_state(state)
 
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
-        return rehearse(model, self._placed, epoch)
+        rehearsal = rehearse(model, self._placed)
+        if not self._is_coded:
+            return [replace(row, epoch=epoch) if row.epoch else row for row in rehearsal.records]
+        measured = () if self._coder is None else self._coder.measured
+        return rehearsal.coded(self._plan(model, rehearsal), epoch, measured, self._placed.communicator.rank)
+
+    @property
+    def _members(self) -> tuple[Codec, Schedule]:
+        return parse_codec(self.codec), parse_schedule(self.schedule)
+
+    @property
+    def _is_coded(self) -> bool:
+        return not isinstance(parse_codec(self.codec), Identity) and self._placed.communicator.num_ranks > 1
+
+    def _plan(self, model: nn.Module, rehearsal: Rehearsal | None = None) -> RatePlan:
+        assert self._cut is not None
+        codec, schedule = self._members
+        num_layers = sum(isinstance(module, MessagePassing) for module in model.modules())
+        raw_layers = frozenset([num_layers - 1] if self.raw_last else [])
+        costs = None
+        if schedule.needs_costs:
+            rehearsal = rehearsal or rehearse(model, self._placed)
+            costs = costs_of(codec, self._cut.counts, rehearsal.exchanges, raw_layers)
+        return RatePlan(codec, schedule, self._cut.counts, raw_layers, self._cut.first_rate, costs)
+
+    def _build_coder(self, model: nn.Module, seed: int) -> HaloCoder:
+        placement, plan = self._placed, self._plan(model)
+        assert self._gradients is not None
+        shard, exchange = placement.shard, placement.exchange
+        assert shard.halo_ids is not None
+        sent_ids = shard.node_ids[exchange.send_rows].numpy()
+        coded = CodedExchange(exchange, plan.codec, plan.counts, sent_ids, shard.halo_ids.numpy())
+        return HaloCoder(coded, plan, seed, self._gradients)
 
     @property
     def _placed(self) -> Placement:

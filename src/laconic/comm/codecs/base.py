@@ -44,8 +44,9 @@ class MessageKey:
         seed: of the run.
         epoch, step, layer, call: where in the run; a layer that asks several times in a step counts its calls.
         direction: "backward" for gradients.
-        sender, receiver: ranks; of gradients that go through an adjoint, those of the forward message.
+        sender, receiver: ranks.
         node_ids: of each row, the same wherever the row is: int64 (n,).
+        adjoint_of: the message whose adjoint gradients go through: they draw what it drew.
     """
 
     seed: int
@@ -57,10 +58,13 @@ class MessageKey:
     sender: int
     receiver: int
     node_ids: NDArray[np.int64]
+    adjoint_of: "MessageKey | None" = None
 
     @property
     def value(self) -> np.uint64:
         """The key without the rows."""
+        if self.adjoint_of is not None:
+            return self.adjoint_of.value
         is_backward = int(self.direction == "backward")
         where = (self.epoch, self.step, self.layer, self.call, is_backward, self.sender, self.receiver)
         return fold_key(self.seed, *where)
@@ -111,6 +115,10 @@ class Codec(ABC):
     """Whether `wire_bytes` is what a packet has; otherwise it is the most, and sizes are told first."""
     has_memory: ClassVar[bool] = False
     """Whether it remembers earlier messages."""
+    is_known_to_sender: ClassVar[bool] = True
+    """Whether the sender can tell what the receiver makes of a packet (`arrived`)."""
+    is_late: ClassVar[bool] = False
+    """Whether rows arrive with a later message than the one they were sent with."""
 
     @property
     def is_unbiased(self) -> bool:
@@ -176,6 +184,10 @@ class Codec(ABC):
     def adjoint_wire_bytes(self, num_rows: int, width: int, rate: float, itemsize: int = 4) -> int:
         """Returns `wire_bytes` of the adjoint, known before there is a packet."""
         return self.wire_bytes(num_rows, width, rate, itemsize)
+
+    def arrived(self, packet: Tensor, key: MessageKey, rate: float, rows: Tensor, memory: Memory) -> Tensor:
+        """Returns, at the sender, what the receiver makes of the packet that `rows` have just become."""
+        return self.decode(packet, key, rate, width=rows.shape[1], dtype=rows.dtype)
 
     def note_exact(self, rows: Tensor, memory: Memory) -> None:  # noqa: B027
         """Told at both ends when rows went as they are, at rate 1: a better memory than any."""

@@ -28,6 +28,7 @@ class Cache(Codec):
     codec: str = "identity"
     age: int = 0
     has_memory: ClassVar[bool] = True
+    is_known_to_sender: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         parse_inner(self.codec, family="cache")

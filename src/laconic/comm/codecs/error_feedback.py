@@ -47,6 +47,9 @@ class ErrorFeedback(Codec):
     def wire_bytes(self, num_rows: int, width: int, rate: float, itemsize: int = 4) -> int:
         return self.inner.wire_bytes(num_rows, width, rate, itemsize)
 
+    def arrived(self, packet: Tensor, key: MessageKey, rate: float, rows: Tensor, memory: Memory) -> Tensor:
+        return memory.tensors["value"]
+
     def note_exact(self, rows: Tensor, memory: Memory) -> None:
         memory.tensors["value"] = rows.detach().clone()
 

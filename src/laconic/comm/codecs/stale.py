@@ -24,6 +24,8 @@ class Stale(Codec):
 
     codec: str = "identity"
     has_memory: ClassVar[bool] = True
+    is_known_to_sender: ClassVar[bool] = False
+    is_late: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         parse_inner(self.codec, family="stale", may_remember=True)

@@ -1,0 +1,319 @@
+"""CodedExchange: a RowExchange whose messages go through a codec, each pair of ranks at a rate of its own.
+
+    coded = CodedExchange(exchange, codec, counts, sent_ids, received_ids)
+    route = coded.route(Place(seed=0, epoch=7, step=0, layer=1, call=0), rates)
+    halo = route.start(x).wait()
+    back = route.start_back(grad_halo).wait()       # through the adjoint, or coded on its own
+
+All of an exchange travels in one all-to-all of bytes. Where every message goes at rate 1, or would be no smaller coded,
+it is the plain exchange, bit by bit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from laconic.comm.codecs.base import Codec, Direction, Memory, MessageKey, as_bytes, from_bytes
+from laconic.comm.communicator import Communicator, Splits
+from laconic.comm.exchange import Arriving, RowExchange
+from laconic.comm.frames import HEADER_BYTES, add_header, take_header
+from laconic.errors import ConfigError
+
+# Shapes: S rows sent, H rows received, P ranks
+
+Rates = NDArray[np.float64]
+Counts = NDArray[np.int64]
+CODABLE = (torch.float32, torch.float64)
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Where in a run an exchange happens."""
+
+    seed: int
+    epoch: int
+    step: int
+    layer: int
+    call: int
+
+
+def is_coded(codec: Codec, num_rows: int, width: int, rate: float, itemsize: int) -> bool:
+    """Whether a message is coded, forward and backward: not at rate 1, nor where it would not be smaller for it."""
+    if rate <= 1 or not num_rows or not width:
+        return False
+    if not codec.is_fixed_size or codec.is_late:
+        return True
+    return codec.wire_bytes(num_rows, width, rate, itemsize) + HEADER_BYTES < num_rows * width * itemsize
+
+
+def message_bytes(
+    codec: Codec, num_rows: int, width: int, rate: float, itemsize: int, direction: Direction = "forward"
+) -> int:
+    """Returns the bytes of a message, or the most it can have."""
+    if not is_coded(codec, num_rows, width, rate, itemsize):
+        return num_rows * width * itemsize
+    is_adjoint = direction == "backward" and codec.backward == "adjoint"
+    size = codec.adjoint_wire_bytes if is_adjoint else codec.wire_bytes
+    return HEADER_BYTES + size(num_rows, width, rate, itemsize)
+
+
+def exchange_bytes(
+    codec: Codec, counts: Counts, rates: Rates, width: int, itemsize: int, direction: Direction
+) -> NDArray[np.int64]:
+    """Returns the bytes that go from each rank to each in one exchange, (P, P)."""
+    sizes = np.zeros_like(counts)
+    for sender, receiver in zip(*np.nonzero(counts), strict=True):
+        num_rows, rate = int(counts[sender, receiver]), float(rates[sender, receiver])
+        sizes[sender, receiver] = message_bytes(codec, num_rows, width, rate, itemsize, direction)
+    return sizes if direction == "forward" else sizes.T
+
+
+def any_coded(codec: Codec, counts: Counts, rates: Rates, width: int, itemsize: int) -> bool:
+    """Whether any message between any two ranks is coded."""
+    pairs = zip(*np.nonzero(counts), strict=True)
+    return any(is_coded(codec, int(counts[pair]), width, float(rates[pair]), itemsize) for pair in pairs)
+
+
+@final
+@dataclass
+class Errors:
+    """What coding has cost, summed over this rank's forward messages."""
+
+    lost: float = 0.0
+    sent: float = 0.0
+
+
+@final
+class CodedExchange:
+    """Who sends which rows to whom, through which codec; and what both ends remember of earlier messages.
+
+    Args:
+        exchange: the rows.
+        codec: how they are written.
+        counts: rows that go from each rank to each, (P, P), the same on all ranks.
+        sent_ids, received_ids: ids of the rows that go and come, in the order of `exchange`.
+    """
+
+    def __init__(
+        self,
+        exchange: RowExchange,
+        codec: Codec,
+        counts: Counts,
+        sent_ids: NDArray[np.int64],
+        received_ids: NDArray[np.int64],
+    ) -> None:
+        self.exchange = exchange
+        self.codec = codec
+        self.counts = counts
+        self.sent_ids = np.split(sent_ids, np.cumsum(exchange.splits.send)[:-1])
+        self.received_ids = np.split(received_ids, np.cumsum(exchange.splits.receive)[:-1])
+        self.memories: dict[tuple[int, int, str, str, int], Memory] = {}
+        self.errors: dict[int, Errors] | None = None
+        """Of each layer, if they are to be measured."""
+
+    @property
+    def communicator(self) -> Communicator:
+        return self.exchange.communicator
+
+    def route(self, place: Place, rates: Rates) -> "CodedRoute":
+        """Returns the way of one exchange and of the gradients that belong to it.
+
+        Args:
+            rates: of the messages from each rank to each, (P, P), the same on all ranks.
+        """
+        return CodedRoute(self, place, rates)
+
+    def memory(self, place: Place, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
+        """Returns what this end of a line to `peer` remembers."""
+        return self.memories.setdefault((place.layer, place.call, direction, end, peer), Memory())
+
+
+@final
+class CodedRoute:
+    """One exchange, coded."""
+
+    def __init__(self, coded: CodedExchange, place: Place, rates: Rates) -> None:
+        self._coded = coded
+        self._place = place
+        self._rates = rates
+        self._is_started = False
+        # Of each peer: what went and came forward, for codecs whose adjoint depends on it.
+        self._packets: dict[tuple[str, int], Tensor] = {}
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._coded.communicator
+
+    @property
+    def num_owned(self) -> int:
+        return self._coded.exchange.num_owned
+
+    def start(self, x: Tensor) -> Arriving:
+        """Sends the rows of x, (N, ...), that others need, coded; what is waited for are the rows needed here."""
+        if self._is_started:
+            raise ConfigError(
+                "A second derivative goes through a compressed exchange, whose first is an approximation already. Use "
+                "the codec identity."
+            )
+        self._is_started = True
+        exchange = self._coded.exchange
+        sent = x.detach().index_select(0, exchange.send_rows)
+        return self._start(sent, "forward", lambda: exchange.start(x))
+
+    def start_back(self, halo: Tensor) -> Arriving:
+        """Sends gradients, one for each row that came, to the owners; what is waited for is (S, ...)."""
+        return self._start(halo.detach(), "backward", lambda: self._coded.exchange.start_back(halo))
+
+    def add_back(self, back: Tensor, into: Tensor) -> None:
+        """Adds rows that came back to the owned rows they belong to, in place."""
+        self._coded.exchange.add_back(back, into)
+
+    def _start(self, rows: Tensor, direction: Direction, start_plain: Callable[[], Arriving]) -> Arriving:
+        coded, flat = self._coded, rows.flatten(1)
+        width = flat.shape[1]
+        # All messages go the same way, so all ranks ask about all of them.
+        if rows.dtype not in CODABLE or not any_coded(coded.codec, coded.counts, self._rates, width, flat.itemsize):
+            return _Noted(start_plain(), lambda halo: self._note(rows, halo, direction))
+        splits = coded.exchange.splits if direction == "forward" else coded.exchange.splits.reversed
+        parts = flat.split_with_sizes(list(splits.send))
+        frames = [self._pack(peer, part, direction) for peer, part in enumerate(parts)]
+        if coded.codec.is_fixed_size:
+            sizes = exchange_bytes(coded.codec, coded.counts, self._rates, width, flat.itemsize, direction)
+            rank = self.communicator.rank
+            byte_splits = Splits(tuple(sizes[rank].tolist()), tuple(sizes[:, rank].tolist()), int(sizes.max()))
+        else:
+            byte_splits = self.communicator.agree_on_splits([len(frame) for frame in frames])
+        assert list(byte_splits.send) == [len(frame) for frame in frames], "a packet is not of the promised size"
+        pending = self.communicator.start_all_to_all(torch.cat(frames), byte_splits)
+
+        def unpack() -> Tensor:
+            came = pending.wait().split_with_sizes(list(byte_splits.receive))
+            sizes = zip(came, splits.receive, strict=True)
+            unpacked = [self._unpack(peer, *one, rows, direction) for peer, one in enumerate(sizes)]
+            return torch.cat(unpacked).view(-1, *rows.shape[1:])
+
+        return _Decoded(unpack)
+
+    def _pack(self, peer: int, rows: Tensor, direction: Direction) -> Tensor:
+        """Returns the rows for `peer` as bytes."""
+        codec, rate = self._coded.codec, self._rate(peer, direction, "out")
+        if not is_coded(codec, len(rows), rows.shape[1], rate, rows.itemsize):
+            if len(rows):
+                codec.note_exact(rows, self._memory(direction, "out", peer))
+            return as_bytes(rows)
+        key = self._key(peer, direction, "out")
+        memory = self._memory(direction, "out", peer)
+        packet = self._codec(direction, "out", peer, rows).encode(rows, key, rate, memory)
+        if direction == "forward":
+            self._packets["out", peer] = packet
+            self._measure(rows, packet, key, rate, memory)
+        return add_header(packet, key, self._coded.exchange.version)
+
+    def _unpack(self, peer: int, came: Tensor, num_rows: int, like: Tensor, direction: Direction) -> Tensor:
+        """Returns the rows from `peer`, (num_rows, width)."""
+        codec, rate = self._coded.codec, self._rate(peer, direction, "in")
+        width, dtype = like.shape[1:].numel(), like.dtype
+        if not is_coded(codec, num_rows, width, rate, dtype.itemsize):
+            rows = from_bytes(came, dtype, num_rows, width)
+            if num_rows:
+                codec.note_exact(rows, self._memory(direction, "in", peer))
+            return rows
+        key = self._key(peer, direction, "in")
+        packet = take_header(came, key, self._coded.exchange.version)
+        if direction == "forward":
+            self._packets["in", peer] = packet
+        memory = self._memory(direction, "in", peer)
+        empty = torch.empty(num_rows, width, dtype=dtype)
+        chosen = self._codec(direction, "in", peer, empty)
+        return chosen.decode(packet, key, rate, width=width, dtype=dtype, memory=memory)
+
+    def _codec(self, direction: Direction, end: Literal["out", "in"], peer: int, rows: Tensor) -> Codec:
+        codec = self._coded.codec
+        if direction == "forward" or codec.backward != "adjoint":
+            return codec
+        # What goes back out is for what came in.
+        packet = self._packets["in" if end == "out" else "out", peer]
+        return codec.adjoint(packet, len(rows), rows.shape[1], self._rate(peer, direction, end), rows.dtype)
+
+    def _rate(self, peer: int, direction: Direction, end: Literal["out", "in"]) -> float:
+        # Gradients go at the rate of the rows they belong to, which went the other way.
+        rank = self.communicator.rank
+        is_from_here = (end == "out") == (direction == "forward")
+        return float(self._rates[rank, peer] if is_from_here else self._rates[peer, rank])
+
+    def _key(self, peer: int, direction: Direction, end: Literal["out", "in"]) -> MessageKey:
+        rank = self.communicator.rank
+        ids = self._coded.sent_ids if (end == "out") == (direction == "forward") else self._coded.received_ids
+        forward = None
+        if direction == "backward" and self._coded.codec.backward == "adjoint":
+            forward = self._key(peer, "forward", "in" if end == "out" else "out")
+        return MessageKey(
+            **vars(self._place),
+            direction=direction,
+            sender=rank if end == "out" else peer,
+            receiver=peer if end == "out" else rank,
+            node_ids=ids[peer],
+            adjoint_of=forward,
+        )
+
+    def _memory(self, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
+        return self._coded.memory(self._place, direction, end, peer)
+
+    def _note(self, sent: Tensor, came: Tensor, direction: Direction) -> None:
+        """Tells the codec of rows that went as they are."""
+        codec, splits = self._coded.codec, self._coded.exchange.splits
+        if not codec.has_memory:
+            return
+        splits = splits if direction == "forward" else splits.reversed
+        ends: Sequence[tuple[Literal["out", "in"], Tensor, tuple[int, ...]]]
+        ends = (("out", sent, splits.send), ("in", came, splits.receive))
+        for end, rows, sizes in ends:
+            for peer, part in enumerate(rows.flatten(1).split_with_sizes(list(sizes))):
+                if len(part):
+                    codec.note_exact(part, self._memory(direction, end, peer))
+
+    def _measure(self, rows: Tensor, packet: Tensor, key: MessageKey, rate: float, memory: Memory) -> None:
+        if self._coded.errors is None:
+            return
+        errors = self._coded.errors.setdefault(self._place.layer, Errors())
+        codec = self._coded.codec
+        errors.lost += float((rows - codec.arrived(packet, key, rate, rows, memory)).square().sum())
+        errors.sent += float(rows.square().sum())
+
+
+@final
+class _Decoded:
+    """Rows that are decoded when they are waited for."""
+
+    def __init__(self, unpack: Callable[[], Tensor]) -> None:
+        self._unpack: Callable[[], Tensor] | None = unpack
+        self._rows: Tensor | None = None
+
+    def wait(self) -> Tensor:
+        if self._unpack is not None:
+            self._rows = self._unpack()
+            self._unpack = None
+        assert self._rows is not None
+        return self._rows
+
+
+@final
+class _Noted:
+    """Rows that go as they are; what came is told to somebody."""
+
+    def __init__(self, arriving: Arriving, note: Callable[[Tensor], None]) -> None:
+        self._arriving = arriving
+        self._note: Callable[[Tensor], None] | None = note
+
+    def wait(self) -> Tensor:
+        rows = self._arriving.wait()
+        if self._note is not None:
+            self._note(rows)
+            self._note = None
+        return rows
