@@ -11,8 +11,7 @@ from laconic.kernels.compile import inline_kernel, parallel_kernel
 from laconic.kernels.keyed import mix64, node_key
 
 _LOW_16 = np.uint64(0xFFFF)
-_QUARTER = np.uint64(16)
-_SHARE = 1.0 / 65536.0
+_SHARE = np.float32(1.0 / 65536.0)
 
 
 @parallel_kernel
@@ -23,39 +22,80 @@ def quantize_rows(rows, low, step, node_ids, key, bits, is_stochastic, packed):
         low, step: of each row, (n,), in the dtype of `rows`: level k stands for low + k * step.
     """
     width = rows.shape[1]
-    per_byte = 8 // bits
+    top = (1 << bits) - 1
     for i in numba.prange(rows.shape[0]):
-        row_key = node_key(key, node_ids[i])
+        # In steps that the compiler can do many at a time: chances, levels, bytes. Beyond the row, levels stay 0.
+        levels = np.zeros(8 * packed.shape[1], np.uint8)
+        chances = np.full(width + 3, rows.dtype.type(0.5))
+        if is_stochastic:
+            _draw_chances(node_key(key, node_ids[i]), width, chances)
         inverse = 1 / step[i] if step[i] > 0 else step[i]
-        for j in range(packed.shape[1]):
-            first = j * per_byte
-            byte = 0
-            for k in range(min(per_byte, width - first)):
-                scaled = (rows[i, first + k] - low[i]) * inverse
-                byte |= _level(scaled, row_key, first + k, bits, is_stochastic) << (k * bits)
-            packed[i, j] = byte
+        for column in range(width):
+            level = np.int32((rows[i, column] - low[i]) * inverse + chances[column])
+            levels[column] = min(max(level, 0), top)
+        _pack(levels, bits, packed, i)
 
 
 @parallel_kernel
 def dequantize_rows(packed, low, step, bits, out):
     """Writes low + level * step to `out`, (n, d); the arguments are those of `quantize_rows`."""
     width = out.shape[1]
-    per_byte = 8 // bits
-    mask = (1 << bits) - 1
     for i in numba.prange(out.shape[0]):
-        for j in range(packed.shape[1]):
-            byte = np.int64(packed[i, j])
-            first = j * per_byte
-            for k in range(min(per_byte, width - first)):
-                out[i, first + k] = low[i] + ((byte >> (k * bits)) & mask) * step[i]
+        levels = np.empty(8 * packed.shape[1], np.uint8)
+        _unpack(packed, i, bits, levels)
+        for column in range(width):
+            out[i, column] = low[i] + levels[column] * step[i]
 
 
 @inline_kernel
-def _level(scaled, row_key, column, bits, is_stochastic):
-    # Sixteen random bits decide: the chance to round up is right to 2**-17.
-    chance = 0.5
-    if is_stochastic:
-        word = mix64(row_key, np.uint64(column >> 2))
-        chance = (np.float64((word >> (_QUARTER * np.uint64(column & 3))) & _LOW_16) + 0.5) * _SHARE
-    level = np.int64(scaled + chance)
-    return min(max(level, 0), (1 << bits) - 1)
+def _draw_chances(row_key, width, chances):
+    # Four columns share a word: sixteen bits decide each, so the chance to round up is right to 2**-17.
+    for block in range((width + 3) // 4):
+        word = mix64(row_key, np.uint64(block))
+        for k in range(4):
+            part = (word >> np.uint64(16 * k)) & _LOW_16
+            chances[4 * block + k] = (np.float32(np.int32(part)) + np.float32(0.5)) * _SHARE
+
+
+@inline_kernel
+def _pack(levels, bits, packed, row):
+    num_bytes = packed.shape[1]
+    if bits == 8:
+        for j in range(num_bytes):
+            packed[row, j] = levels[j]
+    elif bits == 4:
+        for j in range(num_bytes):
+            packed[row, j] = levels[2 * j] | (levels[2 * j + 1] << 4)
+    elif bits == 2:
+        for j in range(num_bytes):
+            k = 4 * j
+            packed[row, j] = levels[k] | (levels[k + 1] << 2) | (levels[k + 2] << 4) | (levels[k + 3] << 6)
+    else:
+        for j in range(num_bytes):
+            byte = 0
+            for k in range(8):
+                byte |= levels[8 * j + k] << k
+            packed[row, j] = byte
+
+
+@inline_kernel
+def _unpack(packed, row, bits, levels):
+    num_bytes = packed.shape[1]
+    if bits == 8:
+        for j in range(num_bytes):
+            levels[j] = packed[row, j]
+    elif bits == 4:
+        for j in range(num_bytes):
+            byte = packed[row, j]
+            levels[2 * j] = byte & 15
+            levels[2 * j + 1] = byte >> 4
+    elif bits == 2:
+        for j in range(num_bytes):
+            byte = packed[row, j]
+            for k in range(4):
+                levels[4 * j + k] = (byte >> (2 * k)) & 3
+    else:
+        for j in range(num_bytes):
+            byte = packed[row, j]
+            for k in range(8):
+                levels[8 * j + k] = (byte >> k) & 1

@@ -67,9 +67,9 @@ class Quantize(Codec):
         bits = self.bits_at(rate)
         if bits > 8:
             return _wide(bits).encode(rows, key, rate)
-        least, largest = rows.aminmax(dim=1)
-        low = _outwards(least.numpy(), upwards=False)
-        high = _outwards(largest.numpy(), upwards=True)
+        # Two passes, each many times as fast as torch's one for both.
+        low = _outwards(rows.amin(dim=1).numpy(), upwards=False)
+        high = _outwards(rows.amax(dim=1).numpy(), upwards=True)
         packed = np.empty((len(rows), _packed_bytes(rows.shape[1], bits)), np.uint8)
         use_threads(torch.get_num_threads(), rows.numel())
         base, step = _scale(low, high, bits, rows.numpy().dtype)
