@@ -20,7 +20,18 @@ _FIELDS = struct.Struct("<2sBBhHIIIIQ")
 _CHECKSUM = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 _FORMAT = 1
-_NAMES = ("mark", "format", "direction", "layer", "call", "epoch", "step", "plan version", "rows", "bytes")
+_NAMES = (
+    "mark",
+    "format",
+    "direction",
+    "layer",
+    "call",
+    "epoch",
+    "step",
+    "plan version",
+    "number of rows",
+    "number of bytes",
+)
 
 
 def add_header(packet: Tensor, key: MessageKey, plan_version: int) -> Tensor:

@@ -27,7 +27,7 @@ def gather_texts(communicator: Communicator, text: str, *, root: int = 0) -> lis
     if communicator.rank != root:
         return []
     pieces = torch.split(gathered, sizes)
-    return [bytes(piece.tolist()).decode() for piece in pieces]
+    return [piece.cpu().numpy().tobytes().decode() for piece in pieces]
 
 
 def gather_tensors(communicator: Communicator, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

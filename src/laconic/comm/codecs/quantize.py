@@ -16,6 +16,8 @@ from laconic.kernels.compile import use_threads
 from laconic.kernels.packing import dequantize_rows, quantize_rows
 
 PACKED_BITS = (1, 2, 4, 8)
+# Ends of rows stay so near that their distance is a float32 too; numbers beyond become the ends.
+_FURTHEST = 1.5e38
 
 
 @final
@@ -103,6 +105,7 @@ def _packed_bytes(width: int, bits: int) -> int:
 
 def _outwards(values: NDArray[Any], *, upwards: bool) -> NDArray[np.uint16]:
     """Returns the upper halves of the float32 numbers (bfloat16) that are not below, or not above, `values`."""
+    values = np.clip(values, -_FURTHEST, _FURTHEST)
     single = values.astype(np.float32)
     # To float32 first, which rounds either way.
     beyond = single < values if upwards else single > values
