@@ -285,10 +285,13 @@ def test_torch_distributed_is_known_to_the_transports_and_to_those_who_make_them
         if re.search(r"import.*torch\.distributed|from torch\.distributed", path.read_text())
     }
     assert knowing
+    # The hook is for loops under torch's own DistributedDataParallel.
+    knowing.remove(source / "isolated" / "ddp_hook.py")
     assert {path.parent for path in knowing} == {source / "comm" / "transport", source / "launch"}
 
 
 def test_every_file_of_the_family_is_a_member_of_the_table() -> None:
     folder = Path(__file__).parents[2] / "src" / "laconic" / "comm" / "transport"
-    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_") and path.stem != "base"}
-    assert files == set(TRANSPORTS) == {member for member, _ in MEMBERS}
+    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    # The silent one reaches nobody: it is for counting what would be sent.
+    assert files - {"base", "silent"} == set(TRANSPORTS) == {member for member, _ in MEMBERS}
