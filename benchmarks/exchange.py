@@ -71,7 +71,7 @@ class Cell:
 def cells(quick: bool) -> list[Cell]:
     if quick:
         return [Cell("small", partition, "sage", "100mbit") for partition in PARTITIONS]
-    kinds = [("sbm", "sage"), ("sbm", "gcn"), ("debian", "sage")]
+    kinds = [("debian", "sage"), ("sbm", "sage"), ("sbm", "gcn")]
     return [Cell(graph, partition, model, link) for graph, model in kinds for partition in PARTITIONS for link in LINKS]
 
 
