@@ -19,8 +19,9 @@ from laconic.errors import ConfigError
 
 Member = TypeVar("Member")
 
-# Python 3.11 counts the depth of the tree that it builds once for all threads, and fails when two of them build one.
-_ONE_TREE_AT_A_TIME = threading.Lock()
+# Python 3.11 counts the depth of the syntax tree that it builds once for all threads, and fails when two of them build
+# one. Whatever reads Python literals where threads may be (numpy, the header of a file) does it one at a time.
+one_syntax_tree = threading.Lock()
 
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
 
@@ -56,7 +57,7 @@ def parse_spec(text: str, table: Mapping[str, type[Member]], *, family: str) -> 
 def split_spec(text: str, *, family: str) -> tuple[str, dict[str, Any]]:
     """Returns the name and the keyword arguments of a spec, without looking the name up."""
     try:
-        with _ONE_TREE_AT_A_TIME:
+        with one_syntax_tree:
             tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ConfigError(_malformed(text, family)) from error

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.graph import Adjacency, Shard
-from laconic.graph.operators.linear import LinearOperator
+from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.keyed import fold_key
 
 # Shapes: N owned rows, H halo rows, R rows of a batch
@@ -65,10 +65,18 @@ class RememberingBatchAggregator(Aggregator):
         batch: drawn from `with_halo_rows`.
         halo_ids: ids of the halo rows, in the order in which they are kept.
         kept: gives what was kept for a call by its number in the pass, (H, F).
+        halo_scale: gives the column scales of the halo rows in an aggregation over the whole graph, (H,), or None.
     """
 
-    def __init__(self, batch: Shard, halo_ids: Tensor, kept: Callable[[int], Tensor]) -> None:
+    def __init__(
+        self,
+        batch: Shard,
+        halo_ids: Tensor,
+        kept: Callable[[int], Tensor],
+        halo_scale: Callable[[Linear], FloatArray | None],
+    ) -> None:
         super().__init__(batch)
+        self._halo_scale = halo_scale
         order = torch.argsort(halo_ids)
         position = torch.searchsorted(halo_ids[order], batch.node_ids)
         position = position.clamp(max=max(len(halo_ids) - 1, 0))
@@ -107,7 +115,14 @@ class RememberingBatchAggregator(Aggregator):
 
     def _operator(self, aggregation: Linear) -> LinearOperator:
         if aggregation not in self._operators:
-            self._operators[aggregation] = aggregation.on(self._shard)
+            operator = aggregation.on(self._shard)
+            scale = self._halo_scale(aggregation)
+            if scale is not None and operator.column_scale is not None:
+                # No edge arrives at a halo row here: its degree is known from the whole graph only.
+                columns = operator.column_scale.copy()
+                columns[self._rows.numpy()] = scale[self._halo.numpy()]
+                operator = replace(operator, column_scale=columns)
+            self._operators[aggregation] = operator
         return self._operators[aggregation]
 
 

@@ -7,31 +7,40 @@ from torch import Tensor, nn
 
 from laconic.comm.communicator import Communicator
 
-# Shapes: K running means and as many variances, P ranks
+# Shapes: K running means and as many variances, C counters of steps, P ranks
 
 
 def combine_buffers(model: nn.Module, num_rows: int, communicator: Communicator) -> Tensor:
     """Gives every norm of `model` the statistics of all ranks, each weighted by its number of rows.
 
     The variance of all is that within the ranks and that between their means. Of statistics that are equal already not
-    a bit changes. All ranks call it together. Returns what each rank had before, (P, 2 K + 1).
+    a bit changes. A rank that took no step yet counts for nothing; counters of steps become the largest. All ranks call
+    it together. Returns what each rank had before, (P, 2 K + C + 1).
 
-    Traffic: an all_gather of 8 (2 K + 1) bytes; none without such norms, or on one rank.
+    Traffic: an all_gather of 8 (2 K + C + 1) bytes; none without such norms, or on one rank.
     """
     norms = _norms(model)
     if not norms or communicator.num_ranks == 1:
         return torch.empty(0, 0, dtype=torch.float64)
     with torch.no_grad():
-        own = [*(_joined(norms, name) for name in _STATISTICS), torch.tensor([num_rows], dtype=torch.float64)]
-        parts = communicator.all_gather(torch.cat(own))
-        # A rank without rows has statistics of nothing.
-        seen = parts[parts[:, -1] > 0]
+        buffers = _buffers(norms)
+        own = torch.cat([buffer.flatten().double() for buffer in buffers])
+        parts = communicator.all_gather(torch.cat([own, torch.tensor([num_rows], dtype=torch.float64)]))
+        num_statistics = 2 * sum(norm.running_mean.numel() for norm in norms)
+        counters = parts[:, num_statistics:-1]
+        # A rank without rows, or without steps where they are counted, has statistics of nothing.
+        has_seen = parts[:, -1] > 0
+        if counters.shape[1]:
+            has_seen &= counters.amax(1) > 0
+        if not bool(has_seen.any()):
+            return parts
+        seen = parts[has_seen]
         share = seen[:, -1:] / seen[:, -1].sum()
-        means, variances = seen[:, :-1].chunk(2, dim=1)
+        means, variances = seen[:, :num_statistics].chunk(2, dim=1)
         # By what they differ from the first, so that equal ones stay as they are.
         mean = means[0] + (share * (means - means[0])).sum(0)
         variance = variances[0] + (share * (variances - variances[0] + (means - mean).square())).sum(0)
-        _write(norms, torch.cat([mean, variance]))
+        _write(buffers, torch.cat([mean, variance, counters.amax(0)]))
     return parts
 
 
@@ -39,21 +48,20 @@ def give_back_buffers(model: nn.Module, parts: Tensor, rank: int) -> None:
     """Gives the norms of `model` what `combine_buffers` found on `rank`."""
     if len(parts):
         with torch.no_grad():
-            _write(_norms(model), parts[rank, :-1])
-
-
-_STATISTICS = ("running_mean", "running_var")
+            _write(_buffers(_norms(model)), parts[rank, :-1])
 
 
 def _norms(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(getattr(module, "running_mean", None), Tensor)]
 
 
-def _joined(norms: list[Any], name: str) -> Tensor:
-    return torch.cat([getattr(norm, name).flatten().double() for norm in norms])
+def _buffers(norms: list[Any]) -> list[Tensor]:
+    """Returns all means, then all variances, then those counters of steps that norms keep."""
+    names = ("running_mean", "running_var", "num_batches_tracked")
+    found = [getattr(norm, name, None) for name in names for norm in norms]
+    return [buffer for buffer in found if buffer is not None]
 
 
-def _write(norms: list[Any], values: Tensor) -> None:
-    buffers = [getattr(norm, name) for name in _STATISTICS for norm in norms]
+def _write(buffers: list[Tensor], values: Tensor) -> None:
     for buffer, part in zip(buffers, torch.split(values, [buffer.numel() for buffer in buffers]), strict=True):
         buffer.copy_(part.view_as(buffer))

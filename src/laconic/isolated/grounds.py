@@ -112,7 +112,7 @@ class RememberedGrounds(Grounds):
         return self._drawn_from
 
     def batch_aggregator(self, batch: Shard) -> Aggregator:
-        return RememberingBatchAggregator(batch, self.shard.halo_ids, self.aggregator.kept)
+        return RememberingBatchAggregator(batch, self.shard.halo_ids, self.aggregator.kept, self.aggregator.halo_scale)
 
     def refresh(self) -> None:
         """Runs the model once, exactly, and keeps what ranks get of each other."""

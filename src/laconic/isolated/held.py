@@ -4,7 +4,7 @@ Sources are named by their *place*: where they stand when all chunks stand one a
 chunks renumbers places in one pass; nothing is sorted again when a rank changes what it holds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -112,8 +112,3 @@ class HeldChunkSize:
         x, node_ids, indptr, places = arrays[:4]
         weight = arrays[4] if len(arrays) > 4 else None
         return HeldChunk(self.number, x, node_ids, indptr.numpy(), places.numpy(), weight)
-
-
-def total_bytes(sizes: Sequence[HeldChunkSize]) -> int:
-    """Returns how many bytes chunks of these sizes have on the way."""
-    return sum(size.num_bytes for size in sizes)

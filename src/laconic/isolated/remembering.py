@@ -36,17 +36,18 @@ class RememberingAggregator(Aggregator):
         self._whole: dict[Linear, LinearOperator] = {}
         self._operators: dict[Linear, SplitOperator] = {}
         self._constants = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
-        self._of_constants: dict[int, Tensor] = {}
+        # With the constant itself: the id of one that is gone may be another's.
+        self._of_constants: dict[int, tuple[Tensor, Tensor]] = {}
         self._kept: list[Tensor] = []
         self._kept_products: dict[int, Tensor] = {}
         self._is_refreshing = False
         self._next = 0
         self._layer = -1
 
-    @property
-    def num_kept_bytes(self) -> int:
-        """Memory of the rows that are remembered."""
-        return sum(rows.nbytes for rows in (*self._kept, *self._kept_products.values()))
+    def halo_scale(self, aggregation: Linear) -> FloatArray | None:
+        """Returns the column scales of the halo rows, (H,), where the aggregation has some."""
+        scale = self._whole_operator(aggregation).column_scale
+        return None if scale is None else scale[self._shard.num_rows :]
 
     def kept(self, number: int) -> Tensor:
         """Returns the halo rows that a pass reads in its call `number`, (H, F)."""
@@ -55,11 +56,8 @@ class RememberingAggregator(Aggregator):
     @property
     def halo_features(self) -> Tensor:
         """The graph's own features of the halo rows, (H, F); there since the first refresh that asked for them."""
-        features = self._shard.x
-        if id(features) not in self._of_constants:
-            with self._placement.communicator.ledger.phase("repartition"):
-                self._of_constants[id(features)] = self._exchange.start(features).wait()
-        return self._of_constants[id(features)]
+        with self._placement.communicator.ledger.phase("repartition"):
+            return self._fetch_once(self._shard.x)
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
@@ -141,10 +139,13 @@ class RememberingAggregator(Aggregator):
             with self._booked():
                 return self._exchange.start(x).wait()
         # Constant: the features, and their powers (SGConv). They come once.
-        if id(x) not in self._of_constants:
-            with self._booked():
-                self._of_constants[id(x)] = self._exchange.start(x).wait()
-        return self._of_constants[id(x)]
+        with self._booked():
+            return self._fetch_once(x)
+
+    def _fetch_once(self, constant: Tensor) -> Tensor:
+        if id(constant) not in self._of_constants:
+            self._of_constants[id(constant)] = (constant, self._exchange.start(constant).wait())
+        return self._of_constants[id(constant)][1]
 
     def _operator(self, aggregation: Linear) -> SplitOperator:
         if aggregation not in self._operators:

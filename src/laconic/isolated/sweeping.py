@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Literal, final
 
 import numpy as np
@@ -125,7 +125,7 @@ def make_sweeper(
         chosen = PeerSupply(communicator, owned, _agreed_sizes(owned, chunk_map, communicator), chunk_map.owner)
     else:
         chosen = StorageSupply(rank, open_chunk, starts, prepare)
-    return Sweeper(rank, placement.shard, owned, starts, chosen, cache(plan.sweep_of))
+    return Sweeper(rank, placement.shard, owned, starts, chosen, lru_cache(maxsize=4)(plan.sweep_of))
 
 
 def check_fixed_operators(model: nn.Module) -> None:
@@ -140,8 +140,8 @@ def check_fixed_operators(model: nn.Module) -> None:
             reason = "a maximum has no weights"
         if reason is not None:
             raise UnsupportedModelError(
-                f"{name or 'the model'} is a {type(module).__name__}, whose edges correction=sweep cannot weigh: "
-                f"{reason}. Use correction=node or batch, or remember=True."
+                f"{name or 'the model'} is a {type(module).__name__}, whose edges correction=sweep and "
+                f"normalise=whole cannot weigh: {reason}. Use correction=node or batch, or remember=True."
             )
 
 

@@ -35,10 +35,6 @@ class View:
     degrees: Degrees
     chunk_of_row: NDArray[np.int64]
 
-    @property
-    def num_base(self) -> int:
-        return self.shard.num_owned
-
     def factors(self, of_pairs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns a factor per edge, in the adjacency's order, from one per (destination chunk, source chunk)."""
         adjacency = self.shard.adjacency
@@ -70,8 +66,6 @@ def build_view(held: Sequence[HeldChunk], base: Shard, chunk_starts: NDArray[np.
     row_of_edge = np.repeat(np.arange(num_rows), degrees)
     indptr = np.append(0, np.cumsum(np.bincount(row_of_edge[is_here], minlength=num_rows)))
     adjacency = Adjacency(indptr, as_indices(columns[is_here], num_rows), num_rows)
-    # The backward pass needs it: made here, where a thread may do it while training goes on.
-    _ = adjacency.transposed
     weights = [chunk.weight for chunk in held if chunk.weight is not None]
     weight = torch.cat(weights) if weights else None
     shard = Shard(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from laconic.atomic import sync
 from laconic.errors import StoreError
+from laconic.specs import one_syntax_tree
 from laconic.store.layout import REBUILD, FileEntry, dtype_name, torch_dtype
 
 _BLOCK_BYTES = 1 << 22
@@ -91,7 +92,8 @@ def map_array(path: Path, entry: FileEntry) -> NDArray[Any]:
     check_size(path, entry)
     stored = "uint16" if entry.dtype == "bfloat16" else entry.dtype
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        with one_syntax_tree:
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} is not a readable .npy file ({error}). {REBUILD}") from error
     if str(array.dtype) != stored or array.shape != entry.shape:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
 from laconic.comm.communicator import Communicator
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
 from laconic.halo.first_weights import copy_from_first
@@ -129,8 +129,13 @@ class GradientOnly(Strategy):
         check_plain_model(model, shard)
         check_layers(model)
         check_whole(model, shard)
-        if self.correction == "sweep":
+        if self.correction == "sweep" or self.normalise == "whole":
             check_fixed_operators(model)
+        if not self.remember and any(getattr(module, "cached", False) for module in model.modules()):
+            raise UnsupportedModelError(
+                "A convolution with cached=True keeps what it saw first, but with remember=False the rows that it sees "
+                "change. Leave cached out: what can be remembered is remembered anyway."
+            )
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement = self._placed
@@ -174,7 +179,8 @@ class GradientOnly(Strategy):
 
     @property
     def draws_batches(self) -> bool:
-        return True
+        # Sampled edges are neither weighted by how often they are held nor divided by the degrees of the whole graph.
+        return self.correction != "sweep" and self.normalise != "whole"
 
     @property
     def drawn_from(self) -> Shard:
@@ -329,6 +335,21 @@ def _check_settings(strategy: GradientOnly) -> None:
         raise ConfigError(
             "correction=sweep weighs edges by how often they are held, which is exact only over the degrees of the "
             "whole graph. Leave normalise out."
+        )
+    if strategy.schedule == "fixed" and (strategy.correction == "sweep" or strategy.rechunk_every):
+        raise ConfigError(
+            "With schedule=fixed chunks never change: correction=sweep and rechunk_every need ones that do. Use "
+            "schedule=cyclic, or leave them out."
+        )
+    if strategy.rechunk_every and strategy.variable < 2:
+        raise ConfigError(
+            f"rechunk_every brings other chunks of other ranks together, and with variable={strategy.variable} there "
+            f"are never two of them. Set variable=2 or more."
+        )
+    if strategy.sync_every > 1 and strategy.combination != "self_normalised":
+        raise ConfigError(
+            f"With sync_every={strategy.sync_every} ranks count by their training nodes, which is "
+            f"combination=self_normalised; got {strategy.combination}."
         )
     if strategy.correction == "sweep" and not strategy.variable:
         raise ConfigError("correction=sweep needs variable chunks that change. Set variable=1 or more.")

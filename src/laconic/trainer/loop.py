@@ -70,7 +70,7 @@ def train_step(run: Run, batch: Batch) -> float:
     is_whole = batch.shard is attachment.shard
     # Backward too: a part of the model that is run again there has to see the same edges.
     with nullcontext() if is_whole else strategy.using_batch(batch.shard):
-        if batch.is_empty:
+        if batch.is_empty and not is_whole:
             # Others have rows in this step, and wait for this rank's part of the gradients: nothing.
             share = torch.stack([parameter.sum() * 0 for parameter in run.model.parameters()]).sum()
         else:

@@ -79,7 +79,10 @@ def test_what_does_not_fit_the_ranks_is_refused_by_all_of_them(settings, graph, 
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (lambda: GAT(8, 8, 2, 4), "convs.0 is a GATConv, whose edges correction=sweep cannot weigh: attention decides"),
+        (
+            lambda: GAT(8, 8, 2, 4),
+            "convs.0 is a GATConv, whose edges correction=sweep and normalise=whole cannot weigh: attention",
+        ),
         (lambda: GraphSAGE(8, 8, 2, 4, aggr="max"), "convs.0 is a SAGEConv, .* a maximum has no weights"),
     ],
 )

@@ -37,8 +37,8 @@ def test_parameters_are_averaged_after_every_second_step_and_before_the_next_for
             rows = communicator.ledger.take(epoch)
             assert {row.phase for row in rows} <= {"gradients"}
             num_bytes.append(sum(row.num_bytes for row in rows if row.direction == "sent"))
-        strategy.settle()
-        used.append([parameter.detach().clone() for parameter in mine.parameters()])
+        with strategy.settled():
+            used.append([parameter.detach().clone() for parameter in mine.parameters()])
         return used, num_bytes
 
     (ours, num_bytes), (theirs, _) = on_ranks(2, run)

@@ -5,8 +5,9 @@ import dataclasses
 
 import pytest
 import torch
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import GCN, GraphSAGE
 
+from laconic.errors import ConfigError
 from laconic.records import EpochRecord, LedgerRecord, read_records
 from laconic.trainer import Config, RunConfig, TrainingConfig, resume, start
 from laconic.trainer.checkpoint import Checkpoints
@@ -76,6 +77,53 @@ def test_a_batch_of_everything_is_the_step_without_batches(tmp_path, graph, mode
     check_close(weights_of(tmp_path / "whole"), weights_of(tmp_path / "batches"))
     for row, other in zip(rows_of(tmp_path / "whole"), rows_of(tmp_path / "batches"), strict=True):
         assert other.loss == pytest.approx(row.loss, rel=0, abs=1e-8)
+
+
+def test_a_halo_row_has_the_degree_of_the_whole_graph_in_a_batch(tmp_path, graph, on_ranks):
+    gcn = GCN(8, 16, 2, 4).double()
+    whole = config_at(tmp_path / "whole", strategy=REMEMBERED, batch_size=0, fanouts=())
+    # One hop more than the model looks: the degrees of all rows that it reads are then those of the whole graph.
+    batches = config_at(tmp_path / "batches", strategy=REMEMBERED, batch_size=1000, fanouts=(-1, -1, -1))
+    train_on(on_ranks, 3, whole, graph, gcn)
+    train_on(on_ranks, 3, batches, graph, gcn)
+    check_close(weights_of(tmp_path / "whole"), weights_of(tmp_path / "batches"))
+
+
+def test_norms_of_ranks_that_run_out_of_training_nodes_stay_alike(tmp_path, graph, on_ranks):
+    few = dataclasses.replace(graph, train_mask=torch.arange(60) < 3)
+    model = GraphSAGE(8, 16, 2, 4, norm="batch_norm").double()
+    config = config_at(tmp_path / "run", strategy=REMEMBERED, batch_size=1)
+    summaries = train_on(on_ranks, 3, config, few, model)
+    assert {summary.ending for summary in summaries} == {"finished"}
+    norms = {name: value for name, value in weights_of(tmp_path / "run").items() if "running" in name}
+    assert norms
+    assert all(bool(torch.isfinite(value).all()) for value in norms.values())
+
+
+@pytest.mark.parametrize("strategy", [REMEMBERED, "compressed_halo(partitioner=random)"])
+def test_ranks_without_any_node_take_part_in_steps_on_the_whole_graph(tmp_path, graph, model, on_ranks, strategy):
+    tiny = dataclasses.replace(
+        graph,
+        x=graph.x[:3],
+        y=graph.y[:3],
+        edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]),
+        **{name: torch.arange(3) == number for number, name in enumerate(("train_mask", "val_mask", "test_mask"))},
+        node_ids=torch.arange(3),
+    )
+    config = config_at(tmp_path / "run", strategy=strategy, batch_size=0, fanouts=())
+    summaries = train_on(on_ranks, 5, config, tiny, model)
+    assert {summary.ending for summary in summaries} == {"finished"}
+
+
+@pytest.mark.parametrize("setting", ["correction=sweep", "normalise=whole"])
+def test_what_batches_would_not_do_is_refused(tmp_path, graph, model, on_ranks, setting):
+    strategy = f"gradient_only(partitioner=random, remember=False, variable=1, {setting})"
+
+    def refused(communicator):
+        with pytest.raises(ConfigError, match="trains on the whole graph in each step"):
+            start(config_at(tmp_path / "run", strategy=strategy), graph=graph, model=model, communicator=communicator)
+
+    on_ranks(1, refused)
 
 
 @pytest.mark.parametrize("strategy", [REMEMBERED, MOVING])
