@@ -29,7 +29,7 @@ WAYS = {
     "remembered, ranks alike": "gradient_only(repartition_every=3, partitioner=random, combination=mean)",
     "storage": "gradient_only(repartition_every=3, partitioner=random, remember=False, variable=1, correction=node)",
     "peers": "gradient_only(repartition_every=3, partitioner=random, remember=False, variable=1, supply=peers)",
-    "grouped anew": "gradient_only(repartition_every=1, partitioner=random, remember=False, variable=1, chunks=5, "
+    "grouped anew": "gradient_only(repartition_every=1, partitioner=random, remember=False, variable=2, chunks=5, "
     "rechunk_every=1, correction=batch)",
     "low rank": "gradient_only(repartition_every=3, partitioner=random, gradients=powersgd(rank=2))",
 }
