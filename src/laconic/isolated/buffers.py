@@ -30,7 +30,8 @@ def combine_buffers(model: nn.Module, num_rows: int, communicator: Communicator)
         counters = parts[:, num_statistics:-1]
         # A rank without rows, or without steps where they are counted, has statistics of nothing.
         has_seen = parts[:, -1] > 0
-        if counters.shape[1]:
+        # Some norms have a counter and leave it alone (PyG's InstanceNorm).
+        if bool((counters > 0).any()):
             has_seen &= counters.amax(1) > 0
         if not bool(has_seen.any()):
             return parts
