@@ -214,10 +214,22 @@ class LocalAggregator(Aggregator):
     Args:
         shard: the rows and edges.
         remember_inputs: keep aggregations of the shard's own features between steps (not for a batch, used once).
+        degrees: of the rows in the whole graph, to divide by where some of their edges are missing here; by default
+            those of the edges that are.
+        factors: multiply each message, in the adjacency's order.
     """
 
-    def __init__(self, shard: Shard, *, remember_inputs: bool) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        remember_inputs: bool,
+        degrees: Degrees | None = None,
+        factors: FloatArray | None = None,
+    ) -> None:
         super().__init__(shard)
+        self._degrees = degrees
+        self._factors = factors
         self._operators: dict[Linear, LinearOperator] = {}
         self._remembered = RememberedInputs(shard.x if remember_inputs else None)
 
@@ -235,5 +247,5 @@ class LocalAggregator(Aggregator):
 
     def _operator(self, aggregation: Linear) -> LinearOperator:
         if aggregation not in self._operators:
-            self._operators[aggregation] = aggregation.on(self._shard)
+            self._operators[aggregation] = aggregation.on(self._shard, degrees=self._degrees, factors=self._factors)
         return self._operators[aggregation]

@@ -15,6 +15,7 @@ from torch import Tensor
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.graph import Adjacency, Shard
 from laconic.graph.operators.linear import FloatArray, LinearOperator
+from laconic.isolated.view import padded
 from laconic.kernels.keyed import fold_key
 
 # Shapes: N owned rows, H halo rows, R rows of a batch
@@ -45,13 +46,13 @@ def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Se
     return replace(
         shard,
         x=torch.cat([shard.x, halo_features]),
-        y=_padded(shard.y, num_halo),
+        y=padded(shard.y, num_owned + num_halo),
         edge_index=torch.from_numpy(np.stack([extended.indices, extended.row_of_edge]).astype(np.int64)),
         adjacency=extended,
         node_ids=shard.source_ids,
-        train_mask=_padded(shard.train_mask, num_halo),
-        val_mask=_padded(shard.val_mask, num_halo),
-        test_mask=_padded(shard.test_mask, num_halo),
+        train_mask=padded(shard.train_mask, num_owned + num_halo),
+        val_mask=padded(shard.val_mask, num_owned + num_halo),
+        test_mask=padded(shard.test_mask, num_owned + num_halo),
         edge_weight=weight,
         halo_ids=shard.halo_ids[:0],
     )
@@ -124,7 +125,3 @@ class RememberingBatchAggregator(Aggregator):
                 operator = replace(operator, column_scale=columns)
             self._operators[aggregation] = operator
         return self._operators[aggregation]
-
-
-def _padded(values: Tensor, num_rows: int) -> Tensor:
-    return torch.cat([values, values.new_zeros(num_rows, *values.shape[1:])])

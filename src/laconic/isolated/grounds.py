@@ -16,7 +16,6 @@ from laconic.attach.forward import run_model
 from laconic.attach.scope import StandIn
 from laconic.graph import Shard
 from laconic.halo.placement import Placement
-from laconic.isolated.aggregator import ViewAggregator
 from laconic.isolated.batch import RememberingBatchAggregator, with_halo_rows
 from laconic.isolated.correction import Correction
 from laconic.isolated.coverage import CoverageSummary
@@ -174,11 +173,15 @@ class MovingGrounds(Grounds):
         with communicator.ledger.phase("repartition"):
             self.row_factors, coverage = self.correction.apply(view, communicator)
         self._records.append(_as_record(coverage, epoch))
-        aggregator: Aggregator
         if self._is_global:
             sweep, _ = self.sweeper.sweep_of(super_epoch)
             weights = sweep.edge_weight_of_held_row(communicator.rank) if self.correction.kind == "sweep" else None
-            aggregator = ViewAggregator(view, None if weights is None else view.factors(weights))
+            aggregator = LocalAggregator(
+                view.shard,
+                remember_inputs=True,
+                degrees=view.degrees,
+                factors=None if weights is None else view.factors(weights),
+            )
         else:
             aggregator = LocalAggregator(view.shard, remember_inputs=True)
         self.shard = view.shard

@@ -70,14 +70,14 @@ def build_view(held: Sequence[HeldChunk], base: Shard, chunk_starts: NDArray[np.
     weight = torch.cat(weights) if weights else None
     shard = Shard(
         x=_extended(base.x, torch.cat([chunk.x for chunk in held])[num_base:]),
-        y=_padded(base.y, num_rows),
+        y=padded(base.y, num_rows),
         edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
         adjacency=adjacency,
         node_ids=torch.cat([chunk.node_ids for chunk in held]),
         num_owned=num_base,
-        train_mask=_padded(base.train_mask, num_rows),
-        val_mask=_padded(base.val_mask, num_rows),
-        test_mask=_padded(base.test_mask, num_rows),
+        train_mask=padded(base.train_mask, num_rows),
+        val_mask=padded(base.val_mask, num_rows),
+        test_mask=padded(base.test_mask, num_rows),
         edge_weight=None if weight is None else weight[torch.from_numpy(is_here)],
     )
     sums: NDArray[np.float64] | None = None
@@ -91,6 +91,6 @@ def _extended(own: Tensor, further: Tensor) -> Tensor:
     return torch.cat([own, further]) if len(further) else own
 
 
-def _padded(values: Tensor, num_rows: int) -> Tensor:
+def padded(values: Tensor, num_rows: int) -> Tensor:
     """Appends rows of zeros: what lies beyond the rank's own rows has no label here, and is in no split."""
     return torch.cat([values, values.new_zeros(num_rows - len(values), *values.shape[1:])])

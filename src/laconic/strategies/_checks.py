@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn import MessagePassing
 
-from laconic.errors import UnsupportedModelError
+from laconic.comm.communicator import Communicator
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
 
 # By name, because some of these need packages that are not there, and others moved between versions of PyG.
@@ -39,6 +40,14 @@ def check_plain_model(model: nn.Module, shard: Shard) -> None:
     for name, module in model.named_modules():
         _check_part(name or "the model", module)
     _check_parameters(model, shard)
+
+
+def check_only_model(is_first: bool, communicator: Communicator) -> None:
+    """Raises ConfigError for a second model where ranks share the gradients of one."""
+    if not is_first and communicator.num_ranks > 1:
+        raise ConfigError(
+            "This session has a model already, and ranks share the gradients of one. Put both into one module."
+        )
 
 
 def _check_kind(model: nn.Module) -> None:

@@ -26,7 +26,7 @@ from laconic.halo.trial import check_layers, check_whole
 from laconic.launch.agreement import check_agreement
 from laconic.records import LedgerRecord
 from laconic.store import Store
-from laconic.strategies._checks import check_plain_model
+from laconic.strategies._checks import check_only_model, check_plain_model
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies.base import Strategy
 
@@ -91,10 +91,7 @@ class CompressedHalo(Strategy):
         placement = self._placed
         assert shard is placement.shard, "the shard comes from `place`"
         copy_from_first(model, placement.communicator)
-        if self._gradients is not None and placement.communicator.num_ranks > 1:
-            raise ConfigError(
-                "This session has a model already, and ranks share the gradients of one. Put both into one module."
-            )
+        check_only_model(self._gradients is None, placement.communicator)
         self._gradients = SharedGradients(model, placement.communicator)
         if self._is_coded:
             self._coder = self._build_coder(model, seed)

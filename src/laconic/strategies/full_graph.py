@@ -28,7 +28,7 @@ from laconic.launch.environment import rank_environment
 from laconic.records import LedgerRecord
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_plain_model
+from laconic.strategies._checks import check_only_model, check_plain_model
 from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies.base import Strategy
 
@@ -111,10 +111,7 @@ class FullGraph(Strategy):
         placement = self.placement
         assert shard is placement.shard, "the shard comes from `place`"
         copy_from_first(model, placement.communicator)
-        if self._gradients is not None and placement.communicator.num_ranks > 1:
-            raise ConfigError(
-                "This session has a model already, and ranks share the gradients of one. Put both into one module."
-            )
+        check_only_model(self._gradients is None, placement.communicator)
         self._gradients = SharedGradients(model, placement.communicator)
         self._attachment = attach(model, shard, seed=seed, aggregator=GridAggregator(placement))
         return self._attachment

@@ -29,7 +29,7 @@ from laconic.isolated.sweeping import SweepPlan, check_fixed_operators, make_swe
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_plain_model
+from laconic.strategies._checks import check_only_model, check_plain_model
 from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies.base import Strategy
 
@@ -140,10 +140,7 @@ class GradientOnly(Strategy):
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement = self._placed
         assert shard is placement.shard, "the shard comes from `place`"
-        if self._gradients is not None and placement.communicator.num_ranks > 1:
-            raise ConfigError(
-                "This session has a model already, and ranks share the gradients of one. Put both into one module."
-            )
+        check_only_model(self._gradients is None, placement.communicator)
         communicator = placement.communicator
         # First: it may be refused, and then the model is left as it was.
         sweeper = None if self.remember else self._make_sweeper()
