@@ -7,7 +7,6 @@ on a graph of three nodes, with axes that bring nothing and book what they would
 import dataclasses
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +18,6 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.splits import Splits
 from laconic.comm.traffic import all_to_all_traffic
 from laconic.comm.transport.silent import SilentTransport
-from laconic.graph import Adjacency, Shard
 from laconic.grids.aggregator import GridAggregator
 from laconic.grids.axis import Arrival, Axis
 from laconic.grids.block import Quarters
@@ -27,9 +25,8 @@ from laconic.grids.normalize import BlockOperators
 from laconic.grids.placement import GridPlacement
 from laconic.grids.swap import NoSwap, Swap, check_width, slice_bounds, swap_splits
 from laconic.halo.gradients import SharedGradients
+from laconic.halo.rehearsal import stage_shard
 from laconic.records import LedgerRecord
-
-_NUM_ROWS = 3
 
 
 def rehearse(model: nn.Module, placement: GridPlacement, epoch: int = 1) -> list[LedgerRecord]:
@@ -66,33 +63,17 @@ def _stage(placement: GridPlacement) -> GridPlacement:
     """Returns a placement of three nodes, all connected, whose axes book what the real ones would move."""
     shard, real = placement.shard, placement.communicator
     silent = Communicator(SilentTransport(real.rank, real.num_ranks), Ledger(real.rank))
-    sources, rows = np.meshgrid(np.arange(_NUM_ROWS), np.arange(_NUM_ROWS))
-    adjacency = Adjacency.from_edges(sources.ravel(), rows.ravel(), _NUM_ROWS, _NUM_ROWS)
-    adjacency = dataclasses.replace(adjacency, edge_order=None)
-    everyone, nobody = torch.ones(_NUM_ROWS, dtype=torch.bool), torch.zeros(_NUM_ROWS, dtype=torch.bool)
-    x = torch.ones(_NUM_ROWS, shard.x.shape[1]) * torch.arange(1, _NUM_ROWS + 1)[:, None]
-    weight = None if shard.edge_weight is None else shard.edge_weight.new_ones(adjacency.num_edges)
-    stage = Shard(
-        x=x.to(shard.x.dtype),
-        y=shard.y.new_zeros(_NUM_ROWS, *shard.y.shape[1:]),
-        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
-        adjacency=adjacency,
-        node_ids=torch.arange(_NUM_ROWS),
-        num_owned=_NUM_ROWS,
-        train_mask=everyone,
-        val_mask=nobody,
-        test_mask=nobody,
-        edge_weight=weight,
-    )
+    stage = stage_shard(shard, num_halo=0)
+    num_rows, adjacency, weight = stage.num_rows, stage.adjacency, stage.edge_weight
     operators = BlockOperators(
         adjacency,
-        Quarters.of(adjacency, _NUM_ROWS),
-        _NUM_ROWS,
+        Quarters.of(adjacency, num_rows),
+        num_rows,
         None if weight is None else weight.double().numpy(),
         columns=_BookedAxis(placement.columns.splits, silent.ledger),
         rows=_BookedAxis(placement.rows.splits, silent.ledger),
     )
-    ids = torch.arange(_NUM_ROWS)
+    ids = torch.arange(num_rows)
     swap = _BookedSwap(placement.grid, placement.own_sizes, silent.ledger) if placement.grid.pj > 1 else NoSwap()
     return dataclasses.replace(
         placement,

@@ -106,15 +106,23 @@ def stage_of(placement: Placement) -> Placement:
     send = tuple(int(size > 0) for size in real.send)
     receive = tuple(int(size > 0) for size in real.receive)
     num_halo = sum(receive)
+    stage = stage_shard(shard, num_halo)
+    silent = Communicator(SilentTransport(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
+    send_rows = torch.zeros(sum(send), dtype=torch.int64)
+    exchange = RowExchange(silent, send_rows, Splits(send, receive, largest=1), _NUM_ROWS)
+    return dataclasses.replace(placement, shard=stage, exchange=exchange)
+
+
+def stage_shard(shard: Shard, num_halo: int) -> Shard:
+    """Returns a few rows of the widths and types of `shard`, with so many halo rows, all connected."""
     num_columns = _NUM_ROWS + num_halo
     sources, rows = np.meshgrid(np.arange(num_columns), np.arange(_NUM_ROWS))
     adjacency = Adjacency.from_edges(sources.ravel(), rows.ravel(), _NUM_ROWS, num_columns)
     adjacency = dataclasses.replace(adjacency, edge_order=None)
-    weight = shard.edge_weight
-    silent = Communicator(SilentTransport(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
     everyone, nobody = torch.ones(_NUM_ROWS, dtype=torch.bool), torch.zeros(_NUM_ROWS, dtype=torch.bool)
-    stage = Shard(
-        x=torch.ones(_NUM_ROWS, shard.x.shape[1], dtype=shard.x.dtype) * torch.arange(1, _NUM_ROWS + 1)[:, None],
+    x = torch.ones(_NUM_ROWS, shard.x.shape[1]) * torch.arange(1, _NUM_ROWS + 1)[:, None]
+    return Shard(
+        x=x.to(shard.x.dtype),
         y=shard.y.new_zeros(_NUM_ROWS, *shard.y.shape[1:]),
         edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
         adjacency=adjacency,
@@ -123,13 +131,9 @@ def stage_of(placement: Placement) -> Placement:
         train_mask=everyone,
         val_mask=nobody,
         test_mask=nobody,
-        edge_weight=None if weight is None else weight.new_ones(adjacency.num_edges),
+        edge_weight=None if shard.edge_weight is None else shard.edge_weight.new_ones(adjacency.num_edges),
         halo_ids=torch.arange(_NUM_ROWS, num_columns),
     )
-    stage = dataclasses.replace(stage, x=stage.x.to(shard.x.dtype))
-    send_rows = torch.zeros(sum(send), dtype=torch.int64)
-    exchange = RowExchange(silent, send_rows, Splits(send, receive, largest=1), _NUM_ROWS)
-    return dataclasses.replace(placement, shard=stage, exchange=exchange)
 
 
 def to_scale(row: LedgerRecord, stage: Placement, placement: Placement) -> LedgerRecord:
