@@ -6,6 +6,7 @@ subgraph of the chunks that a rank holds, each training node's loss times a fact
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from torch import nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 from torch_geometric.utils import subgraph
 
+from laconic.comm.codecs import MessageKey, parse_codec
 from laconic.halo.placement import ChunkMap
 from laconic.isolated.sweep import plan_sweep
 
@@ -40,8 +42,8 @@ STACKS = {
 class Remembering:
     """The whole graph on one machine, trained as ranks do that remember each other's rows."""
 
-    def __init__(self, model, graph, owner, num_ranks):
-        self.model, self.graph = model, graph
+    def __init__(self, model, graph, owner, num_ranks, codec):
+        self.model, self.graph, self.codec = model, graph, parse_codec(codec)
         self.masks = [owner == rank for rank in range(num_ranks)]
         self.buffers = [
             {id(m): (m.running_mean.clone(), m.running_var.clone()) for m in self.norms()} for _ in self.masks
@@ -65,22 +67,34 @@ class Remembering:
         with torch.no_grad():
             x = self.graph.x
             for number, layer in enumerate(self.model.layers):
-                self.kept[number] = x
-                x = layer(x, self.graph.edge_index) if hasattr(layer, "propagate") else layer(x)
+                if hasattr(layer, "propagate"):
+                    self.kept[number] = x if number == 0 else self.arrived(x)
+                    x = self.convolve(number, layer, x)
+                else:
+                    x = layer(x)
+
+    def arrived(self, x):
+        """Rows as they are at the other end; rounding to the nearest does not depend on who sends them."""
+        key = MessageKey(0, 0, 0, 0, 0, "forward", 0, 1, np.arange(len(x)))
+        packet = self.codec.encode(x, key, 8.0)
+        return self.codec.decode(packet, key, 8.0, width=x.shape[1], dtype=x.dtype)
+
+    def convolve(self, number, layer, x):
+        rows = [layer(torch.where(mask[:, None], x, self.kept[number]), self.graph.edge_index) for mask in self.masks]
+        return self.owned(rows)
+
+    def owned(self, rows):
+        return sum(torch.where(mask[:, None], own, 0.0) for mask, own in zip(self.masks, rows, strict=True))
 
     def loss(self):
         x = self.graph.x
         for number, layer in enumerate(self.model.layers):
             if hasattr(layer, "propagate"):
-                rows = [
-                    layer(torch.where(mask[:, None], x, self.kept[number]), self.graph.edge_index)
-                    for mask in self.masks
-                ]
+                x = self.convolve(number, layer, x)
             elif isinstance(layer, nn.BatchNorm1d):
-                rows = [self.normalise(layer, x, rank) for rank in range(len(self.masks))]
+                x = self.owned([self.normalise(layer, x, rank) for rank in range(len(self.masks))])
             else:
-                rows = [layer(x)] * len(self.masks)
-            x = sum(torch.where(mask[:, None], own, 0.0) for mask, own in zip(self.masks, rows, strict=True))
+                x = layer(x)
         return F.cross_entropy(x[self.graph.train_mask], self.graph.y[self.graph.train_mask])
 
     def normalise(self, norm, x, rank):
@@ -90,14 +104,15 @@ class Remembering:
         return torch.zeros_like(x).index_put((self.masks[rank],), own)
 
 
+@pytest.mark.parametrize("codec", ["identity", "quantize(bits=4, stochastic=False)", "cast"])
 @pytest.mark.parametrize("num_ranks", [2, 3])
 @pytest.mark.parametrize("name", STACKS)
-def test_remembered_neighbours_are_constants_in_every_step(name, num_ranks):
+def test_remembered_neighbours_are_constants_in_every_step(name, num_ranks, codec):
     graph, epochs, every = make_graph(), 7, 3
     plain = models_of(STACKS[name], 1)[0]
-    reference = Remembering(plain, graph, parts_of(graph, num_ranks), num_ranks)
+    reference = Remembering(plain, graph, parts_of(graph, num_ranks), num_ranks, codec)
     optimizer = torch.optim.Adam(plain.parameters(), lr=LR)
-    settings = f"repartition_every={every}, partitioner=random"
+    settings = f"repartition_every={every}, partitioner=random, codec={codec}"
     rank = run_isolated(STACKS[name], graph, num_ranks, settings, epochs)[0]
     for epoch in range(epochs):
         # The runs of this test evaluate after every epoch, and statistics are combined for it.

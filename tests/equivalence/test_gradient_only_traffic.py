@@ -7,6 +7,8 @@ from tests.equivalence.isolated_runs import OwnConv, models_of, run_isolated
 from torch import nn
 from torch_geometric.nn import GAT, GCN, GraphSAGE, SGConv
 
+from laconic.comm.frames import HEADER_BYTES
+
 EPOCHS = 7
 MODELS = {
     "GCN": lambda: GCN(IN, 8, 3, OUT, dropout=0.3),
@@ -18,6 +20,8 @@ MODELS = {
 # {} is the number of variable chunks.
 SETTINGS = {
     "remembered": "repartition_every=3",
+    "remembered, as they are": "repartition_every=3, codec=identity",
+    "remembered, by a rate": "repartition_every=3, codec=subset",
     "remembered, many chunks": "repartition_every=2, chunks=7",
     "remembered, ranks alike": "repartition_every=3, combination=mean",
     "remembered always anew": "repartition_every=1",
@@ -102,6 +106,19 @@ def test_training_steps_exchange_gradients_and_nothing_else(name, num_ranks):
             for direction in ("sent", "received"):
                 total = sum(row.num_bytes for row in rows if row.direction == direction)
                 assert total == 2 * (num_ranks - 1) * num_bytes
+
+
+def test_what_a_refresh_sends_goes_through_the_codec():
+    def of_layers(codec):
+        ranks = run_isolated(MODELS["GCN"], make_graph(), 3, f"partitioner=random, codec={codec}", 1)
+        rows = [row for rank in ranks for row in rank.counted[0] if row.phase == "repartition"]
+        return [sum(row.num_bytes for row in rows if row.layer == layer) for layer in (0, 1, 2)]
+
+    plain, coded = of_layers("identity"), of_layers("quantize(bits=4, stochastic=False)")
+    # Features stay exact. Rows of 8 float64 are 64 bytes; coded 8, and a header for each message.
+    assert coded[0] == plain[0]
+    num_rows, num_messages = plain[1] // 64, 2 * 3 * 2
+    assert coded[1] == coded[2] == 8 * num_rows + HEADER_BYTES * num_messages
 
 
 def test_input_features_of_remembered_neighbours_come_once():

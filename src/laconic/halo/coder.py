@@ -25,8 +25,11 @@ from laconic.comm.coded_exchange import (
 )
 from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.gather import gather_texts
+from laconic.comm.ledger import Ledger
 from laconic.comm.schedules import Costs, Line, Measured, RateContext, Schedule
+from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
 from laconic.halo.gradients import SharedGradients
+from laconic.halo.placement import Placement
 
 # Shapes: P ranks
 
@@ -54,6 +57,14 @@ class Exchanged:
         if self.dtype not in CODABLE:
             rates = np.ones_like(rates)
         return exchange_bytes(codec, counts, rates, self.width, self.dtype.itemsize, self.direction)
+
+    def count(self, ledger: Ledger, codec: Codec, counts: Counts, rates: Rates) -> None:
+        """Counts what the ledger's rank sends and receives; of codecs without a fixed size, the most."""
+        sizes, rank = self.num_bytes(codec, counts, rates), ledger.rank
+        ledger.count("all_to_all", *all_to_all_traffic(rank, sizes[rank].tolist(), sizes[:, rank].tolist()))
+        form = (self.width, self.dtype.itemsize)
+        if not codec.is_fixed_size and self.dtype in CODABLE and any_coded(codec, counts, rates, *form):
+            ledger.count("all_gather", *all_gather_traffic(len(sizes), 8 * len(sizes)))
 
 
 @final
@@ -87,11 +98,6 @@ class RatePlan:
             rates[sender, receiver] = self.schedule.rate(context)
         return rates
 
-    def is_any_coded(self, exchanged: Exchanged, rates: Rates) -> bool:
-        """Whether any message of an exchange is coded."""
-        form = (exchanged.width, exchanged.dtype.itemsize)
-        return exchanged.dtype in CODABLE and any_coded(self.codec, self.counts, rates, *form)
-
 
 def costs_of(codec: Codec, counts: Counts, exchanges: list[Exchanged], raw_layers: frozenset[int]) -> Costs:
     """Returns what the lines of an epoch cost, given its exchanges in order."""
@@ -109,6 +115,14 @@ def costs_of(codec: Codec, counts: Counts, exchanges: list[Exchanged], raw_layer
         )
 
     return Costs(tuple(Line(layer, *pair) for layer in by_layer for pair in pairs), num_bytes)
+
+
+def coded_exchange(placement: Placement, codec: Codec, counts: Counts) -> CodedExchange:
+    """Returns the exchange of halo rows through a codec, given the rows that go from each rank to each, (P, P)."""
+    shard, exchange = placement.shard, placement.exchange
+    assert shard.halo_ids is not None
+    sent_ids = shard.node_ids[exchange.send_rows].numpy()
+    return CodedExchange(exchange, codec, counts, sent_ids, shard.halo_ids.numpy())
 
 
 @final

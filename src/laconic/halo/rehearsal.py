@@ -19,7 +19,6 @@ from laconic.comm.communicator import Communicator, Splits
 from laconic.comm.exchange import RowExchange
 from laconic.comm.ledger import PHASES, Ledger
 from laconic.comm.schedules import Measured
-from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
 from laconic.comm.transport.silent import SilentTransport
 from laconic.graph import Adjacency, Shard
 from laconic.halo.aggregator import HaloAggregator
@@ -54,11 +53,8 @@ class Rehearsal:
         ledger = Ledger(rank)
         rates = {one.layer: plan.rates(epoch, one.layer, measured) for one in self.exchanges}
         for one in self.exchanges:
-            sizes = one.num_bytes(plan.codec, plan.counts, rates[one.layer])
             with ledger.phase(one.direction, layer=one.layer):
-                ledger.count("all_to_all", *all_to_all_traffic(rank, sizes[rank].tolist(), sizes[:, rank].tolist()))
-                if not plan.codec.is_fixed_size and plan.is_any_coded(one, rates[one.layer]):
-                    ledger.count("all_gather", *all_gather_traffic(len(sizes), 8 * len(sizes)))
+                one.count(ledger, plan.codec, plan.counts, rates[one.layer])
         kept = [row for row in self.records if row.operation != "all_to_all" or row.phase in ("setup", "evaluation")]
         rows = [dataclasses.replace(row, epoch=epoch) if row.epoch else row for row in kept]
         return sorted([*rows, *ledger.take(epoch)], key=_order)

@@ -15,6 +15,7 @@ from laconic.attach.aggregator import Aggregator, LocalAggregator
 from laconic.attach.forward import run_model
 from laconic.attach.scope import StandIn
 from laconic.graph import Shard
+from laconic.halo.coder import Coder
 from laconic.halo.placement import Placement
 from laconic.isolated.batch import RememberingBatchAggregator, with_halo_rows
 from laconic.isolated.correction import Correction
@@ -68,11 +69,18 @@ class RememberedGrounds(Grounds):
     """A rank's own rows; neighbours on other ranks stand as they were at the last refresh.
 
     Args:
+        coder: the ways of what a refresh sends; without one, rows go as they are.
         remote: share of the edges from other ranks that mini-batches are drawn from.
     """
 
     def __init__(
-        self, attachment: Attachment, placement: Placement, correction: Correction, *, remote: float = 1.0
+        self,
+        attachment: Attachment,
+        placement: Placement,
+        correction: Correction,
+        coder: Coder | None = None,
+        *,
+        remote: float = 1.0,
     ) -> None:
         self._attachment = attachment
         self._remote = remote
@@ -80,7 +88,7 @@ class RememberedGrounds(Grounds):
         self._drawn_from: Shard | None = None
         self._placement = placement
         self.correction = correction
-        self.aggregator = RememberingAggregator(placement)
+        self.aggregator = RememberingAggregator(placement, coder)
         self.shard = placement.shard
         self.row_factors = None
         self._refreshed_with: dict[str, Tensor] = {}
@@ -114,7 +122,7 @@ class RememberedGrounds(Grounds):
         return RememberingBatchAggregator(batch, self.shard.halo_ids, self.aggregator.kept, self.aggregator.halo_scale)
 
     def refresh(self) -> None:
-        """Runs the model once, exactly, and keeps what ranks get of each other."""
+        """Runs the model once over the whole graph and keeps what ranks get of each other."""
         model = self._attachment.model
         was_training = model.training
         model.eval()

@@ -13,6 +13,7 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
 from laconic.graph import Shard
 from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.coder import Recorder
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.operator import SplitAdjacency
 from laconic.halo.placement import Placement
@@ -21,6 +22,7 @@ from laconic.halo.rehearsal import act, stage_of, to_scale
 from laconic.isolated.buffers import combine_buffers
 from laconic.isolated.correction import Correction
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
+from laconic.isolated.refresh_coder import RefreshCoder
 from laconic.records import LedgerRecord
 
 
@@ -28,6 +30,7 @@ def rehearse(
     model: nn.Module,
     placement: Placement,
     grounds: Grounds | None,
+    coder: RefreshCoder | None,
     epoch: int,
     every: int,
     num_epochs: int | None,
@@ -41,6 +44,7 @@ def rehearse(
     Args:
         model: attached or not; it is copied and stays as it is.
         grounds: what is trained on.
+        coder: the ways of a refresh, if its rows are coded.
         every: epochs of a super-epoch.
         num_epochs: of the run, where known.
         reduction: how gradients travel.
@@ -60,7 +64,9 @@ def rehearse(
                 combine_buffers(actor, stage.shard.num_rows, stage.communicator)
 
         attachment.call_before_evaluation(settle)
-        played = RememberedGrounds(attachment, stage, grounds.correction)
+        # With a ledger of its own: what goes through a codec is counted by it.
+        recorder = None if coder is None else Recorder(stage_of(placement).exchange)
+        played = RememberedGrounds(attachment, stage, grounds.correction, recorder)
         if isinstance(grounds, RememberedGrounds):
             played.enter(0, 1, is_last=True)
         else:
@@ -69,6 +75,8 @@ def rehearse(
         if epoch > 1:
             act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
             ledger.take(0)
+            if recorder is not None:
+                recorder.exchanges.clear()
             if isinstance(grounds, RememberedGrounds) and is_start:
                 played.enter(1, epoch, is_last=True)
         act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
@@ -77,6 +85,10 @@ def rehearse(
     rest = [row for row in rows if row.phase != "setup"]
     if isinstance(grounds, MovingGrounds) and is_start:
         rest = _merged([*rest, *_switch_rows(grounds, placement, epoch, every, num_epochs)])
+    if coder is not None and recorder is not None and recorder.exchanges:
+        coded = Ledger(placement.communicator.rank)
+        coder.count(recorder.exchanges, coded)
+        rest = _merged([*rest, *coded.take(epoch)])
     return [*once, *rest]
 
 

@@ -1,8 +1,9 @@
 """RememberingAggregator: neighbours on other ranks are remembered as they were at the last refresh.
 
-A refresh is a forward pass in eval mode, exact, in which each rank keeps the rows that it gets: the inputs of each
-layer, of the neighbours that it lacks. In the steps after it they stand where they stood, while the weights that they
-are multiplied with move on; no row travels. The graph's own features never change: they are fetched once.
+A refresh is a forward pass in eval mode over the whole graph, in which each rank keeps the rows that it gets: the
+inputs of each layer, of the neighbours that it lacks. It is exact, unless a coder rounds rows on their way. In the
+steps after it they stand where they stood, while the weights that they are multiplied with move on; no row travels. The
+graph's own features never change: they are fetched once.
 
 What is kept is a layer's *input*, before its Linear: kept behind it, a row would be multiplied by old weights.
 """
@@ -18,6 +19,7 @@ from torch import Tensor
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import RememberedInputs
 from laconic.graph.operators.linear import FloatArray, LinearOperator
+from laconic.halo.coder import Coder
 from laconic.halo.operator import SplitAdjacency, SplitOperator
 from laconic.halo.placement import Placement
 
@@ -26,10 +28,15 @@ from laconic.halo.placement import Placement
 
 @final
 class RememberingAggregator(Aggregator):
-    """Owned rows in, owned rows out. Only inside `refreshing` do ranks talk; then all call together, in one order."""
+    """Owned rows in, owned rows out. Only inside `refreshing` do ranks talk; then all call together, in one order.
 
-    def __init__(self, placement: Placement) -> None:
+    Args:
+        coder: the ways of the rows that change; without one, all rows go as they are.
+    """
+
+    def __init__(self, placement: Placement, coder: Coder | None = None) -> None:
         super().__init__(placement.shard)
+        self._coder = coder
         self._placement = placement
         self._exchange = placement.exchange
         self._split = SplitAdjacency.of(placement.shard.adjacency)
@@ -85,6 +92,8 @@ class RememberingAggregator(Aggregator):
 
     def begin(self, *, is_training: bool) -> None:
         self._next, self._layer = 0, -1
+        if self._coder is not None:
+            self._coder.begin(is_training=is_training)
 
     def enter_layer(self, number: int) -> None:
         self._layer = number
@@ -137,7 +146,8 @@ class RememberingAggregator(Aggregator):
     def _fetch(self, x: Tensor) -> Tensor:
         if not self.is_remembered(x) and x is not self._shard.x:
             with self._booked():
-                return self._exchange.start(x).wait()
+                way = self._exchange if self._coder is None else self._coder.route(self._layer)
+                return way.start(x).wait()
         # Constant: the features, and their powers (SGConv). They come once.
         with self._booked():
             return self._fetch_once(x)

@@ -10,13 +10,12 @@ from torch_geometric.nn import MessagePassing
 from laconic.attach import Attachment, attach
 from laconic.comm.codecs import Codec, parse_codec
 from laconic.comm.codecs.identity import Identity
-from laconic.comm.coded_exchange import CodedExchange
 from laconic.comm.communicator import Communicator
 from laconic.comm.schedules import Schedule, parse_schedule
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
-from laconic.halo.coder import HaloCoder, RatePlan, costs_of
+from laconic.halo.coder import HaloCoder, RatePlan, coded_exchange, costs_of
 from laconic.halo.cut import Cut
 from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
@@ -143,13 +142,9 @@ class CompressedHalo(Strategy):
         return RatePlan(codec, schedule, self._cut.counts, raw_layers, self._cut.first_rate, costs)
 
     def _build_coder(self, model: nn.Module, seed: int) -> HaloCoder:
-        placement, plan = self._placed, self._plan(model)
+        plan = self._plan(model)
         assert self._gradients is not None
-        shard, exchange = placement.shard, placement.exchange
-        assert shard.halo_ids is not None
-        sent_ids = shard.node_ids[exchange.send_rows].numpy()
-        coded = CodedExchange(exchange, plan.codec, plan.counts, sent_ids, shard.halo_ids.numpy())
-        return HaloCoder(coded, plan, seed, self._gradients)
+        return HaloCoder(coded_exchange(self._placed, plan.codec, plan.counts), plan, seed, self._gradients)
 
     @property
     def _placed(self) -> Placement:

@@ -9,10 +9,12 @@ from typing import Any, Literal, final
 from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
+from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
+from laconic.halo.cut import Cut
 from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.local_steps import LocalSteps
@@ -23,9 +25,11 @@ from laconic.isolated.buffers import combine_buffers, give_back_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
+from laconic.isolated.refresh_coder import RefreshCoder, parse_refresh_codec
 from laconic.isolated.rehearsal import rehearse
 from laconic.isolated.sweeper import Sweeper
 from laconic.isolated.sweeping import SweepPlan, check_fixed_operators, make_sweeper
+from laconic.launch.agreement import check_agreement
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.specs import unknown_name
 from laconic.store import Store
@@ -47,7 +51,8 @@ class GradientOnly(Strategy):
 
     Args:
         repartition_every: epochs of a super-epoch: how long a rank goes on with what it remembers or holds.
-        remember: keep the layer inputs of neighbours on other ranks, from an exact pass at each super-epoch's start.
+        remember: keep the layer inputs of neighbours on other ranks, from a pass at each super-epoch's start.
+        codec: how these inputs are written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         variable: chunks of other ranks that a rank holds beside its own, other ones in each super-epoch.
         chunks: into how many chunks a graph in memory is cut; one per rank by default. A store has its own number.
         partitioner: cuts a graph that does not come from a store.
@@ -69,6 +74,7 @@ class GradientOnly(Strategy):
 
     repartition_every: int = 20
     remember: bool = True
+    codec: str = "quantize(bits=4, stochastic=False)"
     variable: int = 0
     chunks: int | None = None
     partitioner: str = "metis"
@@ -90,6 +96,8 @@ class GradientOnly(Strategy):
     _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
     _local_steps: LocalSteps | None = field(default=None, init=False, repr=False)
     _is_step_open: bool = field(default=False, init=False, repr=False)
+    _cut: Cut | None = field(default=None, init=False, repr=False)
+    _coder: RefreshCoder | None = field(default=None, init=False, repr=False)
     _grounds: Grounds | None = field(default=None, init=False, repr=False)
     _num_epochs: int | None = field(default=None, init=False, repr=False)
     _super_epoch: int | None = field(default=None, init=False, repr=False)
@@ -97,6 +105,7 @@ class GradientOnly(Strategy):
 
     def __post_init__(self) -> None:
         self._reduction = parse_reduction(self.gradients)
+        self._codec = parse_refresh_codec(self.codec)
         self._correction = Correction(self.correction, self.hops, self.shrinkage or 0.0, self.combination)
         _check_settings(self)
 
@@ -108,6 +117,9 @@ class GradientOnly(Strategy):
         )
         own = [self._chunks.open(number) for number in self._chunk_map.chunks_of(communicator.rank)]
         self._placement = place(own, self._chunk_map, communicator)
+        if self.remember and not isinstance(self._codec, Identity) and communicator.num_ranks > 1:
+            check_agreement(communicator, {"codec": self.codec})
+            self._cut = Cut.of(self._placement)
         return self._placement.shard
 
     def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
@@ -151,7 +163,11 @@ class GradientOnly(Strategy):
             self._local_steps = LocalSteps(model, communicator, every=self.sync_every, share=share)
         self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
         if sweeper is None:
-            self._grounds = RememberedGrounds(self._attachment, placement, self._correction, remote=self.remote)
+            if self._cut is not None:
+                self._coder = RefreshCoder(placement, self._codec, self._cut.counts, seed)
+            self._grounds = RememberedGrounds(
+                self._attachment, placement, self._correction, self._coder, remote=self.remote
+            )
         else:
             is_global = self.correction == "sweep" or self.normalise == "whole"
             self._grounds = MovingGrounds(self._attachment, placement, self._correction, sweeper, is_global=is_global)
@@ -165,6 +181,8 @@ class GradientOnly(Strategy):
         super_epoch = (epoch - 1) // self.repartition_every
         if super_epoch != self._super_epoch:
             is_last = self._num_epochs is not None and (super_epoch + 1) * self.repartition_every >= self._num_epochs
+            if self._coder is not None:
+                self._coder.start_epoch(super_epoch * self.repartition_every + 1)
             self._grounds.enter(super_epoch, epoch, is_last=is_last)
             self._super_epoch = super_epoch
         self._attachment.start_epoch(epoch, step)
@@ -275,7 +293,14 @@ class GradientOnly(Strategy):
                 "sync_every is not predicted epoch by epoch. Set sync_every=1."
             )
         return rehearse(
-            model, self._placed, self._grounds, epoch, self.repartition_every, self._num_epochs, self._reduction
+            model,
+            self._placed,
+            self._grounds,
+            self._coder,
+            epoch,
+            self.repartition_every,
+            self._num_epochs,
+            self._reduction,
         )
 
     def _make_sweeper(self) -> Sweeper:
@@ -305,6 +330,10 @@ def _check_settings(strategy: GradientOnly) -> None:
         raise ConfigError(
             "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
             "needed. Leave variable and correction out, or set remember=False."
+        )
+    if not strategy.remember and strategy.codec != GradientOnly.codec:
+        raise ConfigError(
+            f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."
         )
     if strategy.sync_every < 1:
         raise ConfigError(f"sync_every should be 1 or more steps; got {strategy.sync_every}.")

@@ -35,6 +35,11 @@ REFUSED = {
     "remember=False, correction=node, hops=0": "hops should be 1 or more; got 0.",
     "remember=False, remote=0.5": "remote draws from remembered neighbours, and remember is False. Leave one of them "
     "out.",
+    "remember=False, codec=cast": "codec=cast is for remembered neighbours, and remember is False.",
+    "codec=quantise": "Unknown codec 'quantise'.",
+    "codec=error_feedback": "codec error_feedback remembers earlier messages. A run that is taken up makes its last "
+    "refresh anew, without those before it, and would remember other rows. Use quantize, cast, or another codec "
+    "without a memory.",
     "sync_every=4, gradients=bf16": "With sync_every=4 parameters travel, not gradients: gradients=bf16 has no effect.",
 }
 
