@@ -48,6 +48,7 @@ class RememberingAggregator(Aggregator):
         self._kept: list[Tensor] = []
         self._kept_products: dict[int, Tensor] = {}
         self._is_refreshing = False
+        self._last_call: int | None = None
         self._next = 0
         self._layer = -1
 
@@ -68,12 +69,20 @@ class RememberingAggregator(Aggregator):
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Inside, a forward pass fetches the rows that it needs, and they are kept in place of those before."""
+        """Inside, a forward pass fetches the rows that it needs, and they are kept in place of those before.
+
+        The first pass shows how many times rows are asked for; later ones end with the last of them, as what the model
+        makes of it is wanted by nobody.
+        """
+        num_calls = len(self._kept)
         self._is_refreshing, self._kept, self._kept_products = True, [], {}
+        self._last_call = num_calls - 1 if num_calls else None
         try:
             yield
+        except _AllIsKeptError:
+            pass
         finally:
-            self._is_refreshing = False
+            self._is_refreshing, self._last_call = False, None
 
     @property
     def is_shared(self) -> bool:
@@ -138,6 +147,8 @@ class RememberingAggregator(Aggregator):
         if self._is_refreshing:
             assert number == len(self._kept)
             self._kept.append(self._fetch(x))
+            if number == self._last_call:
+                raise _AllIsKeptError
         assert number < len(self._kept), "a pass asks for more rows than the refresh before it kept"
         halo = self._kept[number]
         assert halo.shape[1:] == x.shape[1:], f"rows of {tuple(halo.shape[1:])} were kept, {tuple(x.shape[1:])} asked"
@@ -178,6 +189,10 @@ class RememberingAggregator(Aggregator):
 
     def _booked(self) -> AbstractContextManager[None]:
         return self._placement.communicator.ledger.phase("repartition", layer=self._layer)
+
+
+class _AllIsKeptError(BaseException):
+    """Ends a pass that has fetched all rows. Not an Exception: a model that catches those has no say in it."""
 
 
 class _PlusConstant(torch.autograd.Function):
