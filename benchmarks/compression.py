@@ -40,7 +40,7 @@ EPOCHS = 200
 SCORED_EVERY = 5
 MODEL = "sage(hidden=64, layers=3, dropout=0.5)"
 # What we recommend: changes only, 2 bits a number.
-OURS = "codec=error_feedback(codec=quantize(bits=2, stochastic=False))"
+OURS = "codec=error_feedback"
 PAPER, RAMP = "codec=subset, raw_last=True, ", f"most=128.0, epochs={EPOCHS}"
 METHODS = {
     "full": "codec=identity",

@@ -225,7 +225,7 @@ ERRORS: dict[str, Callable[[Tensor], float]] = {
     "cache": lambda rows: tail(rows, 6),
     "stale": lambda rows: 0.0,
     "quantize": of_quantize(8, True),
-    "error_feedback": of_quantize(4, False),
+    "error_feedback": of_quantize(2, False),
     "error_feedback(codec='topk')": of_topk,
     **{f"quantize(bits={b})": of_quantize(b, True) for b in (1, 2, 4, 8)},
     **{f"quantize(bits={b}, stochastic=False)": of_quantize(b, False) for b in (1, 2, 4, 8)},

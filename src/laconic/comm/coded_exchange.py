@@ -22,7 +22,7 @@ from laconic.comm.codecs.base import Codec, Direction, Memory, MessageKey, as_by
 from laconic.comm.communicator import Communicator, Splits
 from laconic.comm.exchange import Arriving, RowExchange
 from laconic.comm.frames import HEADER_BYTES, add_header, take_header
-from laconic.errors import ConfigError
+from laconic.errors import CommunicationError, ConfigError
 
 # Shapes: S rows sent, H rows received, P ranks
 
@@ -225,13 +225,24 @@ class CodedRoute:
                 codec.note_exact(rows, self._memory(direction, "in", peer))
             return rows
         key = self._key(peer, direction, "in")
-        packet = take_header(came, key, self._coded.exchange.version)
+        packet = self._take_header(came, key, rate, width, dtype.itemsize)
         if direction == "forward":
             self._packets["in", peer] = packet
         memory = self._memory(direction, "in", peer)
         empty = torch.empty(num_rows, width, dtype=dtype)
         chosen = self._codec(direction, "in", peer, empty)
         return chosen.decode(packet, key, rate, width=width, dtype=dtype, memory=memory)
+
+    def _take_header(self, came: Tensor, key: MessageKey, rate: float, width: int, itemsize: int) -> Tensor:
+        codec, num_bytes = self._coded.codec, None
+        if codec.is_fixed_size:
+            num_bytes = message_bytes(codec, len(key.node_ids), width, rate, itemsize, key.direction) - HEADER_BYTES
+        try:
+            return take_header(came, key, self._coded.exchange.version, num_bytes)
+        except CommunicationError as error:
+            # Only the receiver sees it: the others would wait for this rank.
+            self.communicator.transport.announce_failure(error)
+            raise
 
     def _codec(self, direction: Direction, end: Literal["out", "in"], peer: int, rows: Tensor) -> Codec:
         codec = self._coded.codec

@@ -31,7 +31,7 @@ def test_any_byte_that_is_altered_is_noticed(place):
         take_header(frame, KEY, 4)
 
 
-@pytest.mark.parametrize("length", [0, 10, HEADER_BYTES, HEADER_BYTES + 39])
+@pytest.mark.parametrize("length", [0, 3, HEADER_BYTES, HEADER_BYTES + 39])
 def test_a_short_frame_is_refused(length):
     with pytest.raises(CommunicationError, match=PLACE):
         take_header(add_header(PACKET, KEY, 4)[:length], KEY, 4)
@@ -43,6 +43,13 @@ def test_a_long_frame_is_refused():
         take_header(frame, KEY, 4)
 
 
+@pytest.mark.parametrize("packet", [PACKET[:39], torch.cat([PACKET, PACKET[:1]])])
+def test_a_sound_frame_of_another_length_than_agreed_on_is_refused(packet):
+    assert torch.equal(take_header(add_header(PACKET, KEY, 4), KEY, 4, 40), PACKET)
+    with pytest.raises(CommunicationError, match=rf"{PLACE}\): it has {len(packet)} bytes, not 40"):
+        take_header(add_header(packet, KEY, 4), KEY, 4, 40)
+
+
 @pytest.mark.parametrize(
     ("key", "version", "told"),
     [
@@ -52,9 +59,16 @@ def test_a_long_frame_is_refused():
         (other(call=1), 4, "its call is 1, not 0"),
         (other(direction="forward"), 4, "its direction is 0, not 1"),
         (other(node_ids=np.arange(6)), 4, "its number of rows is 6, not 5"),
+        (other(sender=2), 4, "its sender is 2, not 3"),
+        (other(receiver=1), 4, "its receiver is 1, not 0"),
         (KEY, 5, "its plan version is 5, not 4"),
     ],
 )
 def test_a_message_from_elsewhere_is_refused_with_the_difference(key, version, told):
     with pytest.raises(CommunicationError, match=rf"{PLACE}\): {told}"):
         take_header(add_header(PACKET, key, version), KEY, 4)
+
+
+def test_a_message_from_far_away_is_refused_too():
+    with pytest.raises(CommunicationError, match=rf"{PLACE}\): its checksum does not fit"):
+        take_header(add_header(PACKET, other(epoch=4000, step=70), 4), KEY, 4)
