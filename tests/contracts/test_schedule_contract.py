@@ -7,6 +7,7 @@ import math
 import pytest
 
 from laconic.comm.schedules import SCHEDULES, Costs, Line, Measured, RateContext, Schedule, parse_schedule
+from laconic.comm.schedules.base import OfLine
 from laconic.errors import ConfigError
 from laconic.specs import format_spec
 
@@ -22,6 +23,7 @@ SPECS = [
     "switch(first=32.0, at=2)",
     "adaptive(most=32.0, tail=0.0, monotone=True)",
     "adaptive(most=64.0, num_bytes=100000)",
+    "adaptive(most=64.0, calibrate=0, tail=0.0)",
     "budget(num_bytes=200000)",
     "budget(num_bytes=10000000)",
     "budget(num_bytes=123457, most=8.0, epochs=20)",
@@ -44,10 +46,9 @@ def rates_of(schedule: Schedule, num_epochs: int, *, error: float = 0.05) -> dic
         context = RateContext(epoch, costs=COSTS, measured=measured, first_rate=32.0)
         for line in LINES:
             rates[epoch, line] = schedule.rate(dataclasses.replace(context, **line._asdict()))
-        by_layer = {line.layer: rates[epoch, line] for line in LINES}
-        errors = {layer: error * (1 - 1 / rate) for layer, rate in by_layer.items()}
+        lines = {line: OfLine(rates[epoch, line], error * (1 - 1 / rates[epoch, line]), 1.0) for line in LINES}
         spent = sum(num_bytes(line, rates[epoch, line]) for line in LINES)
-        measured += (Measured(2.0 / epoch, 1.0 / epoch, errors, by_layer, spent),)
+        measured += (Measured(2.0 / epoch, 1.0 / epoch, 0.0, spent, lines),)
     return rates
 
 
@@ -128,33 +129,12 @@ def test_a_budget_below_the_least_is_refused_with_the_least():
         rates_of(parse_schedule(f"budget(num_bytes={least - 1}, most=32.0, epochs=20)"), 1)
 
 
-def test_adaptive_lowers_the_rate_of_a_layer_with_much_error_and_raises_that_of_one_with_little():
-    schedule = parse_schedule("adaptive(theta=0.5, most=64.0)")
-    measured = (Measured(1.0, 1.0, {0: 0.3, 1: 0.2, 2: 0.01}, {0: 16.0, 1: 16.0, 2: 16.0}, 0),)
-    rates = [schedule.rate(RateContext(2, layer=layer, costs=COSTS, measured=measured)) for layer in range(3)]
-    assert rates == [8.0, 16.0, 32.0]
-    # The same error is too much once the gradient is half as long.
-    later = (*measured, Measured(0.5, 0.5, {1: 0.2}, {1: 16.0}, 0))
-    assert schedule.rate(RateContext(3, layer=1, costs=COSTS, measured=later)) == 8.0
-    falling = parse_schedule("adaptive(theta=0.5, most=64.0, monotone=True)")
-    assert falling.rate(RateContext(2, layer=2, costs=COSTS, measured=measured)) == 16.0
-
-
-def test_adaptive_lowers_all_rates_when_the_loss_stands_still():
-    schedule = parse_schedule("adaptive(most=64.0, patience=3, monotone=True)")
-    still = tuple(Measured(1.0, 1.0, {0: 0.0}, {0: 16.0}, 0) for _ in range(6))
-    assert schedule.rate(RateContext(7, costs=COSTS, measured=still)) == 8.0
-    falling = tuple(Measured(0.5**k, 1.0, {0: 0.0}, {0: 16.0}, 0) for k in range(6))
-    assert schedule.rate(RateContext(7, costs=COSTS, measured=falling)) == 16.0
-
-
-def test_adaptive_keeps_to_its_budget():
-    epochs = 40
-    budget = 3 * epochs * COSTS.of_epoch(16.0)
-    schedule = parse_schedule(f"adaptive(most=64.0, epochs={epochs}, num_bytes={budget})")
-    # So much error that only the budget keeps rates up.
-    rates = rates_of(schedule, epochs, error=100.0)
-    assert sum(num_bytes(line, rate) for (_, line), rate in rates.items()) <= budget
+@pytest.mark.parametrize("text", SPECS)
+def test_no_rate_is_above_the_largest_that_a_schedule_was_told(text):
+    schedule = parse_schedule(text)
+    is_told = bool(getattr(schedule, "most", 1.0) and getattr(schedule, "first", 1.0))
+    # Those that were told none begin at that of the context.
+    assert max(rates_of(schedule, 310).values()) <= (schedule.largest if is_told else 32.0)
 
 
 @pytest.mark.parametrize(

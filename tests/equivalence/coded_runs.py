@@ -4,9 +4,11 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load, save
 from tests.equivalence.halo_runs import IN, OUT, make_graph
 from torch import nn
 from torch_geometric.nn import GraphSAGE
@@ -70,7 +72,7 @@ def run_coded(
     graph = make_graph(90) if graph is None else graph
     models = [build() for _ in range(num_ranks)]
     # Rank 0's state is the one that a checkpoint holds.
-    saved: dict[str, object] = {}
+    saved: dict[str, Any] = {}
 
     def on_rank(transport: Transport) -> Run:
         torch.set_num_threads(1)
@@ -97,9 +99,10 @@ def run_coded(
                 logits = run_model(model, strategy._attachment.shard)
             run.counted[epoch] = [row for row in communicator.ledger.take(epoch) if row.phase in WORK]
             if epoch == resume_at:
-                state = json.dumps(strategy.state())
+                tensors, state = strategy.tensors(), json.dumps(strategy.state())
                 if transport.rank == 0:
                     saved["state"] = state
+                    saved["tensors"] = load(save({name: value.clone() for name, value in tensors.items()}))
                 communicator.barrier()
                 held = optimizer.state_dict()
                 fresh = copy.deepcopy(model)
@@ -110,6 +113,7 @@ def run_coded(
                 strategy, optimizer = begin(model)
                 optimizer.load_state_dict(held)
                 strategy.load_state(json.loads(str(saved["state"])))
+                strategy.load_tensors(dict(saved["tensors"]))
                 communicator.ledger.take(0)
         for epoch in run.counted:
             # Given what was measured on the way, if the schedule goes by that.

@@ -9,7 +9,7 @@ All of an exchange travels in one all-to-all of bytes. Where every message goes 
 it is the plain exchange, bit by bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -114,8 +114,10 @@ class CodedExchange:
         self.sent_ids = np.split(sent_ids, np.cumsum(exchange.splits.send)[:-1])
         self.received_ids = np.split(received_ids, np.cumsum(exchange.splits.receive)[:-1])
         self.memories: dict[tuple[int, int, str, str, int], Memory] = {}
-        self.errors: dict[int, Errors] | None = None
-        """Of each layer, if they are to be measured."""
+        self.under_way: dict[tuple[int, int, str], Arriving] = {}
+        """Of codecs that are late, the last exchange of each layer, call and direction: what the next one uses."""
+        self.errors: dict[tuple[int, int], Errors] | None = None
+        """Of each layer and receiving rank, if they are to be measured."""
 
     @property
     def communicator(self) -> Communicator:
@@ -132,6 +134,30 @@ class CodedExchange:
     def memory(self, place: Place, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
         """Returns what this end of a line to `peer` remembers."""
         return self.memories.setdefault((place.layer, place.call, direction, end, peer), Memory())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what this rank remembers, by name; what is under way is waited for."""
+        # First what is under way: decoding it changes memories.
+        arrived = {
+            ".".join(["under_way", *map(str, slot)]): arriving.wait() for slot, arriving in self.under_way.items()
+        }
+        return arrived | {
+            ".".join(["memory", *map(str, line), name]): tensor
+            for line, memory in self.memories.items()
+            for name, tensor in memory.tensors.items()
+        }
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes back what `tensors` gave."""
+        self.memories, self.under_way = {}, {}
+        for key, tensor in tensors.items():
+            kind, layer, call, direction, *rest = key.split(".")
+            if kind == "under_way":
+                self.under_way[int(layer), int(call), direction] = _Arrived(tensor)
+                continue
+            end, peer, name = rest
+            line = (int(layer), int(call), direction, end, int(peer))
+            self.memories.setdefault(line, Memory()).tensors[name] = tensor
 
 
 @final
@@ -198,7 +224,15 @@ class CodedRoute:
             unpacked = [self._unpack(peer, *one, rows, direction) for peer, one in enumerate(sizes)]
             return torch.cat(unpacked).view(-1, *rows.shape[1:])
 
-        return _Decoded(unpack)
+        decoded = _Decoded(unpack)
+        return self._put_off(decoded, direction) if coded.codec.is_late else decoded
+
+    def _put_off(self, arriving: Arriving, direction: Direction) -> Arriving:
+        """Returns what arrived, or arrives, from the exchange before this one; from this one if it is the first."""
+        slot = (self._place.layer, self._place.call, direction)
+        before = self._coded.under_way.get(slot, arriving)
+        self._coded.under_way[slot] = arriving
+        return before
 
     def _pack(self, peer: int, rows: Tensor, direction: Direction) -> Tensor:
         """Returns the rows for `peer` as bytes."""
@@ -281,6 +315,9 @@ class CodedRoute:
         codec, splits = self._coded.codec, self._coded.exchange.splits
         if not codec.has_memory:
             return
+        if codec.is_late:
+            # First what is under way still: codecs take their messages in order.
+            self._put_off(_Arrived(came), direction).wait()
         splits = splits if direction == "forward" else splits.reversed
         ends: Sequence[tuple[Literal["out", "in"], Tensor, tuple[int, ...]]]
         ends = (("out", sent, splits.send), ("in", came, splits.receive))
@@ -292,10 +329,21 @@ class CodedRoute:
     def _measure(self, rows: Tensor, packet: Tensor, key: MessageKey, rate: float, memory: Memory) -> None:
         if self._coded.errors is None:
             return
-        errors = self._coded.errors.setdefault(self._place.layer, Errors())
+        errors = self._coded.errors.setdefault((self._place.layer, key.receiver), Errors())
         codec = self._coded.codec
         errors.lost += float((rows - codec.arrived(packet, key, rate, rows, memory)).square().sum())
         errors.sent += float(rows.square().sum())
+
+
+@final
+@dataclass(frozen=True)
+class _Arrived:
+    """Rows that are there."""
+
+    rows: Tensor
+
+    def wait(self) -> Tensor:
+        return self.rows
 
 
 @final

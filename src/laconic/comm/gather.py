@@ -1,11 +1,14 @@
 """Rows of all ranks in one place: for what is written down or compared, never for training."""
 
+import json
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
+
+_DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bfloat16)}
 
 
 def gather_rows(communicator: Communicator, rows: Tensor, *, root: int | None = None) -> Tensor:
@@ -28,6 +31,30 @@ def gather_texts(communicator: Communicator, text: str, *, root: int = 0) -> lis
         return []
     pieces = torch.split(gathered, sizes)
     return [piece.cpu().numpy().tobytes().decode() for piece in pieces]
+
+
+def gather_unequal_tensors(
+    communicator: Communicator, tensors: Mapping[str, Tensor], *, root: int = 0
+) -> list[dict[str, Tensor]]:
+    """Returns the tensors of all ranks, whose names and shapes may differ, on rank `root`; nothing on others.
+
+    Traffic: their names, types and shapes as text, and their bytes.
+    """
+    table = [(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in tensors.items()]
+    texts = gather_texts(communicator, json.dumps(table), root=root)
+    none = torch.empty(0, dtype=torch.uint8)
+    own = [tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in tensors.values()]
+    data = gather_rows(communicator, torch.cat([none, *own]), root=root)
+    found = []
+    for text in texts:
+        of_rank = {}
+        for name, dtype, shape in json.loads(text):
+            empty = torch.empty(shape, dtype=_DTYPES[dtype])
+            part, data = data[: empty.nbytes], data[empty.nbytes :]
+            empty.view(-1).view(torch.uint8).copy_(part)
+            of_rank[name] = empty
+        found.append(of_rank)
+    return found
 
 
 def gather_tensors(communicator: Communicator, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

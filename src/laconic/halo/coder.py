@@ -1,9 +1,7 @@
 """HaloCoder: which codec and which rate the messages of a step have, and what schedules go by."""
 
-import base64
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -24,11 +22,14 @@ from laconic.comm.coded_exchange import (
     message_bytes,
 )
 from laconic.comm.exchange import Route, RowExchange
-from laconic.comm.gather import gather_texts
+from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.ledger import Ledger
 from laconic.comm.schedules import Costs, Line, Measured, RateContext, Schedule
+from laconic.comm.schedules.base import OfLine
 from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
+from laconic.errors import ConfigError
 from laconic.halo.gradients import SharedGradients
+from laconic.halo.measured_tensors import from_tensors, to_tensors
 from laconic.halo.placement import Placement
 
 # Shapes: P ranks
@@ -98,6 +99,17 @@ class RatePlan:
             rates[sender, receiver] = self.schedule.rate(context)
         return rates
 
+    def check(self, exchanges: list[Exchanged]) -> None:
+        """Raises ConfigError, the same on all ranks, if the schedule cannot be kept to in a step of these exchanges."""
+        widest = max((one.width for one in exchanges if one.layer not in self.raw_layers), default=0)
+        if self.schedule.largest > widest > 0:
+            raise ConfigError(
+                f"A rate of {self.schedule.largest:g} is above the width of the widest row that is exchanged, "
+                f"{widest}: no message can be less than one column. Use a rate of {widest} at most, or a wider model."
+            )
+        if self.costs is not None:
+            self.schedule.check_costs(self.costs, self.first_rate)
+
 
 def costs_of(codec: Codec, counts: Counts, exchanges: list[Exchanged], raw_layers: frozenset[int]) -> Costs:
     """Returns what the lines of an epoch cost, given its exchanges in order."""
@@ -144,6 +156,7 @@ class HaloCoder:
         self._epoch, self._step = 0, 0
         self._calls: dict[int, int] = {}
         self._rates: dict[int, Rates] = {}
+        self._is_same_ranks = False
         self.measured: tuple[Measured, ...] = ()
         """What each finished epoch showed, if the schedule goes by it."""
         gradients.is_measured = plan.schedule.needs_measured
@@ -174,55 +187,53 @@ class HaloCoder:
         if errors is None or not self._rates:
             return
         communicator = self._coded.communicator
-        layers = sorted(self._rates)
-        own = [value for layer in layers for value in vars(errors.get(layer, Errors())).values()]
+        layers, peers = sorted(self._rates), range(communicator.num_ranks)
+        own = [[vars(errors.get((layer, peer), Errors())).values() for peer in peers] for layer in layers]
         with communicator.ledger.phase("records"):
-            sums = communicator.all_reduce(torch.tensor(own, dtype=torch.float64)).view(-1, 2)
-        costs = self._plan.costs
-        rates = {layer: float(self._rates[layer].max()) for layer in layers}
-        measured = Measured(
-            loss=self._gradients.loss,
-            gradient_norm=self._gradients.gradient_norm,
-            errors={
-                layer: float(lost / sent) if sent else 0.0 for layer, (lost, sent) in zip(layers, sums, strict=True)
-            },
-            rates=rates,
-            num_bytes=0 if costs is None else sum(costs.num_bytes(line, rates[line.layer]) for line in costs.lines),
-        )
-        self.measured += (measured,)
+            told = communicator.all_gather(torch.tensor([[list(one) for one in row] for row in own]).double())
+        costs, pairs = self._plan.costs, list(zip(*np.nonzero(self._plan.counts), strict=True))
+        lines = {
+            Line(layer, int(sender), int(receiver)): OfLine(
+                float(self._rates[layer][sender, receiver]), *told[sender, number, receiver].tolist()
+            )
+            for number, layer in enumerate(layers)
+            for sender, receiver in pairs
+        }
+        num_bytes = 0 if costs is None else sum(costs.num_bytes(line, lines[line].rate) for line in costs.lines)
+        shared = self._gradients
+        self.measured += (Measured(shared.loss, shared.gradient_norm, shared.gradient_change, num_bytes, lines),)
         self._coded.errors, self._rates = {}, {}
 
     def state(self) -> dict[str, Any]:
-        """Returns what is remembered, of all ranks, on rank 0; all ranks call it together."""
-        self._measure()
-        state: dict[str, Any] = {}
-        if self._plan.schedule.needs_measured:
-            state["measured"] = [asdict(one) for one in self.measured]
-        if self._coded.codec.has_memory:
-            own = {" ".join(map(str, key)): _write(memory.state()) for key, memory in self._coded.memories.items()}
-            with self._coded.communicator.ledger.phase("checkpoint"):
-                state["memories"] = gather_texts(self._coded.communicator, json.dumps(own))
-        return state
+        """Returns what says for whom `tensors` are."""
+        return {"num_ranks": self._coded.communicator.num_ranks}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state` gave. On another number of ranks, memories begin anew."""
-        self.measured = tuple(
-            Measured(
-                **{
-                    **one,
-                    "errors": {int(layer): value for layer, value in one["errors"].items()},
-                    "rates": {int(layer): value for layer, value in one["rates"].items()},
-                }
+        """Takes back what `state` gave, before `load_tensors`."""
+        self._is_same_ranks = state.get("num_ranks") == self._coded.communicator.num_ranks
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what is remembered, of all ranks on rank 0; all ranks call it together."""
+        self._measure()
+        tensors = to_tensors(self.measured)
+        if self._gradients.last_gradient is not None:
+            tensors["gradient"] = self._gradients.last_gradient
+        if self._coded.codec.has_memory:
+            communicator = self._coded.communicator
+            with communicator.ledger.phase("checkpoint"):
+                of_ranks = gather_unequal_tensors(communicator, self._coded.tensors())
+            tensors |= {f"{rank}.{name}": value for rank, own in enumerate(of_ranks) for name, value in own.items()}
+        return tensors
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes back what `tensors` gave on rank 0. On another number of ranks, memories begin anew."""
+        self.measured = from_tensors(tensors, with_lines=self._is_same_ranks)
+        self._gradients.last_gradient = tensors.get("gradient")
+        own = f"{self._coded.communicator.rank}."
+        if self._is_same_ranks:
+            self._coded.load_tensors(
+                {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
             )
-            for one in state.get("measured", [])
-        )
-        texts = state.get("memories", [])
-        if len(texts) != self._coded.communicator.num_ranks:
-            return
-        for name, values in json.loads(texts[self._coded.communicator.rank]).items():
-            layer, call, direction, end, peer = name.split()
-            place = Place(self._seed, 0, 0, int(layer), int(call))
-            self._coded.memory(place, direction, end, int(peer)).load_state(_read(values))
 
 
 @final
@@ -257,18 +268,3 @@ class _Recorded:
     def start_back(self, halo: Tensor) -> Any:
         self._exchanges.append(Exchanged(self._layer, "backward", halo.shape[1:].numel(), halo.dtype))
         return self._exchange.start_back(halo)
-
-
-def _write(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Returns tensors as values that JSON can write; numbers keep every bit."""
-    return {
-        name: [str(tensor.numpy().dtype), list(tensor.shape), base64.b64encode(tensor.numpy().tobytes()).decode()]
-        for name, tensor in tensors.items()
-    }
-
-
-def _read(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {
-        name: torch.from_numpy(np.frombuffer(base64.b64decode(text), dtype).reshape(shape).copy())
-        for name, (dtype, shape, text) in values.items()
-    }

@@ -46,9 +46,12 @@ class SharedGradients:
         self._are_leaves_checked = False
         self._pass_under_way: int | None = None
         self.is_measured = False
-        """Whether the two below are kept; the same numbers on all ranks."""
+        """Whether those below are kept; the same numbers on all ranks."""
         self.loss = 0.0
         self.gradient_norm = 0.0
+        self.gradient_change = 0.0
+        """Squared distance of the last gradient from the one before."""
+        self.last_gradient: Tensor | None = None
 
     def share(self, loss: Tensor) -> Tensor:
         """Returns the sum of the ranks' losses, whose `backward` combines the gradients; all ranks call together."""
@@ -77,12 +80,23 @@ class SharedGradients:
             self._pass_under_way = None
             combine_gradients(self._model, self.communicator, self.reducer)
             if self.is_measured:
-                self.gradient_norm = _norm(self._model)
+                self._measure()
             for parameter, grad in before.items():
                 parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
 
         # The engine calls it after the last node of this pass.
         torch.autograd.Variable._execution_engine.queue_callback(combine)
+
+    def _measure(self) -> None:
+        grads = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
+        gradient = torch.cat([grad.detach().double().flatten() for grad in grads]) if grads else torch.zeros(1)
+        before = self.last_gradient
+        self.gradient_norm = float(gradient.norm())
+        self.gradient_change = 0.0
+        # Of another shape if other parameters were used.
+        if before is not None and before.shape == gradient.shape:
+            self.gradient_change = float((gradient - before).square().sum())
+        self.last_gradient = gradient
 
 
 def check_leaves(loss: Tensor, model: nn.Module) -> None:
@@ -122,11 +136,6 @@ def combine_gradients(model: nn.Module, communicator: Communicator, reducer: Red
         used = [name for name, flag in zip(parameters, is_used.tolist(), strict=True) if flag]
         for name, mean in reducer.means({name: _gradient(parameters[name]) for name in used}).items():
             parameters[name].grad = mean
-
-
-def _norm(model: nn.Module) -> float:
-    squares = [parameter.grad.double().square().sum() for parameter in model.parameters() if parameter.grad is not None]
-    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

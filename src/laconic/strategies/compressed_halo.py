@@ -67,8 +67,10 @@ class CompressedHalo(Strategy):
         chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
         own = [chunks.open(number) for number in chunk_map.chunks_of(communicator.rank)]
         self._placement = place(own, chunk_map, communicator)
+        if communicator.num_ranks > 1:
+            settings = {"codec": self.codec, "schedule": self.schedule, "raw_last": str(self.raw_last)}
+            check_agreement(communicator, settings)
         if self._is_coded:
-            check_agreement(communicator, {"codec": self.codec, "schedule": self.schedule})
             self._cut = Cut.of(self._placement)
         return self._placement.shard
 
@@ -115,6 +117,13 @@ class CompressedHalo(Strategy):
         if self._coder is not None:
             self._coder.load_state(state)
 
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self._coder is None else self._coder.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        if self._coder is not None:
+            self._coder.load_tensors(tensors)
+
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
         rehearsal = rehearse(model, self._placed)
         if not self._is_coded:
@@ -139,10 +148,13 @@ class CompressedHalo(Strategy):
         if schedule.needs_costs:
             rehearsal = rehearsal or rehearse(model, self._placed)
             costs = costs_of(codec, self._cut.counts, rehearsal.exchanges, raw_layers)
-        return RatePlan(codec, schedule, self._cut.counts, raw_layers, self._cut.first_rate, costs)
+        first_rate = codec.first_rate(self._cut.remote_share, self._cut.degree)
+        return RatePlan(codec, schedule, self._cut.counts, raw_layers, first_rate, costs)
 
     def _build_coder(self, model: nn.Module, seed: int) -> HaloCoder:
-        plan = self._plan(model)
+        rehearsal = rehearse(model, self._placed)
+        plan = self._plan(model, rehearsal)
+        plan.check(rehearsal.exchanges)
         assert self._gradients is not None
         return HaloCoder(coded_exchange(self._placed, plan.codec, plan.counts), plan, seed, self._gradients)
 

@@ -34,6 +34,11 @@ from laconic.kernels.keyed import fold_key
 
 Direction = Literal["forward", "backward"]
 
+# A rate that no run begins above unless told to; the paper's.
+PAPER_RATE = 128.0
+# So large may the error of an aggregated row be at the beginning, relative to the row.
+FIRST_ERROR = 0.5
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -83,27 +88,6 @@ class Memory:
     """What one end of a line remembers from message to message."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    _of_inner: "Memory | None" = None
-
-    @property
-    def of_inner(self) -> "Memory":
-        """The memory of a codec inside the one that this memory belongs to."""
-        if self._of_inner is None:
-            self._of_inner = Memory()
-        return self._of_inner
-
-    def state(self) -> dict[str, Tensor]:
-        """Returns all of it, by names."""
-        inner = {} if self._of_inner is None else self._of_inner.state()
-        return {**self.tensors, **{f"inner.{name}": tensor for name, tensor in inner.items()}}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Takes back what `state` gave."""
-        self.tensors = {name: tensor for name, tensor in state.items() if not name.startswith("inner.")}
-        inner = {name.removeprefix("inner."): tensor for name, tensor in state.items() if name.startswith("inner.")}
-        self._of_inner = None
-        if inner:
-            self.of_inner.load_state(inner)
 
 
 class Codec(ABC):
@@ -118,7 +102,7 @@ class Codec(ABC):
     is_known_to_sender: ClassVar[bool] = True
     """Whether the sender can tell what the receiver makes of a packet (`arrived`)."""
     is_late: ClassVar[bool] = False
-    """Whether rows arrive with a later message than the one they were sent with."""
+    """Whether the exchange uses, in each step, the rows of the step before."""
 
     @property
     def is_unbiased(self) -> bool:
@@ -189,6 +173,20 @@ class Codec(ABC):
         """Returns, at the sender, what the receiver makes of the packet that `rows` have just become."""
         return self.decode(packet, key, rate, width=rows.shape[1], dtype=rows.dtype)
 
+    def first_rate(self, remote_share: float, degree: float) -> float:
+        """Returns the rate to begin with where a schedule is not told one.
+
+        The error of an aggregated row is held at FIRST_ERROR. With a share s of its neighbours elsewhere, leaving out
+        all columns but those of rate c loses s (1 - 1 / c) of it. Where little is remote, the paper's rate.
+
+        Args:
+            remote_share: share of all edges whose source another rank owns.
+            degree: edges per node.
+        """
+        if remote_share <= FIRST_ERROR:
+            return PAPER_RATE
+        return min(PAPER_RATE, 1 / (1 - FIRST_ERROR / remote_share))
+
     def note_exact(self, rows: Tensor, memory: Memory) -> None:  # noqa: B027
         """Told at both ends when rows went as they are, at rate 1: a better memory than any."""
 
@@ -205,6 +203,14 @@ def check_finite(rows: Tensor, key: MessageKey) -> None:
             f"The row of node {key.node_ids[row]} has {rows[row, column].item()} in column {column}: {key.describe()}. "
             f"Lower the learning rate, or the rate of compression."
         )
+
+
+def first_rate_of_unbiased(remote_share: float, num_averaged: float) -> float:
+    """Returns the rate to begin with for rows whose mean is right: errors of so many rows average out.
+
+    At rate c each row is off by (c - 1) times its square; c - 1 is held at FIRST_ERROR num_averaged / remote_share.
+    """
+    return min(PAPER_RATE, 1 + FIRST_ERROR * max(num_averaged, 1.0) / max(remote_share, 1e-9))
 
 
 def kept_columns(width: int, rate: float) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.comm.codecs.base import Codec, Memory, MessageKey, as_bytes, from_bytes
+from laconic.comm.codecs.base import Codec, Memory, MessageKey, as_bytes, first_rate_of_unbiased, from_bytes
 from laconic.kernels.compile import use_threads
 from laconic.kernels.subsets import hash_nodes
 
@@ -25,6 +25,9 @@ class BoundarySample(Codec):
     @property
     def is_unbiased(self) -> bool:
         return True
+
+    def first_rate(self, remote_share: float, degree: float) -> float:
+        return first_rate_of_unbiased(remote_share, degree)
 
     def wire_bytes(self, num_rows: int, width: int, rate: float, itemsize: int = 4) -> int:
         return _num_kept(num_rows, rate) * width * itemsize if num_rows else 0

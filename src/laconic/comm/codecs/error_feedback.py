@@ -45,6 +45,12 @@ class ErrorFeedback(Codec):
             f"errors would grow, or stay. Use quantize with 2 bits or more, topk, low_rank, cast, or subset unscaled."
         )
 
+    def first_rate(self, remote_share: float, degree: float) -> float:
+        rate = self.inner.first_rate(remote_share, degree)
+        while rate > 1 and not self.inner.contracts(rate):
+            rate /= 2
+        return max(rate, 1.0)
+
     def wire_bytes(self, num_rows: int, width: int, rate: float, itemsize: int = 4) -> int:
         return self.inner.wire_bytes(num_rows, width, rate, itemsize)
 

@@ -1,5 +1,6 @@
 """quantize: each number as one of a few levels between the ends of its row."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -8,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.comm.codecs.base import Codec, Memory, MessageKey, from_bytes
+from laconic.comm.codecs.base import FIRST_ERROR, Codec, Memory, MessageKey, from_bytes
 from laconic.comm.codecs.cast import Cast
 from laconic.comm.codecs.identity import Identity
 from laconic.errors import ConfigError
@@ -52,6 +53,11 @@ class Quantize(Codec):
     def contracts(self, rate: float) -> bool:
         # What is lost is at most a step, or half of one, and is then the next range; with 1 bit that is no less.
         return self.bits_at(rate) > 1
+
+    def first_rate(self, remote_share: float, degree: float) -> float:
+        # Of half-normal rows, b bits lose about 1.27 / (2^b - 1)^2 of the square, and remote_share^2 of that counts.
+        levels = 1 + math.sqrt(1.27) * remote_share / FIRST_ERROR
+        return float(next((32 // bits for bits in PACKED_BITS if 2**bits >= levels), 4))
 
     def bits_at(self, rate: float) -> int:
         """Returns the bits per number at a rate: 1, 2, 4, 8, 16 or 32."""

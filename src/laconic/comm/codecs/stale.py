@@ -13,10 +13,12 @@ from laconic.comm.codecs.base import Codec, Memory, MessageKey
 @final
 @dataclass(frozen=True, slots=True)
 class Stale(Codec):
-    """What a message brings is used when the next one comes; the first is used at once.
+    """Rows are sent in one step and waited for in the next, which uses them; the first are used at once.
 
-    Gradients are as old as rows: they come back the same way, one step late (straight through). Traffic: that of
-    `codec`. Memory: the rows of the last message, at the receiver, beside what `codec` keeps.
+    They travel under all that a step computes, its backward pass and the evaluation beside. Gradients are as old: they
+    come back the same way, one step late (straight through). The codec is the one inside; that its rows are late is up
+    to the exchange. Sizes that `codec` cannot know beforehand are still waited for.
+    Traffic: that of `codec`, in the step that sends. Memory: the rows under way, beside what `codec` keeps.
 
     Args:
         codec: how rows are written.
@@ -38,22 +40,19 @@ class Stale(Codec):
     def is_fixed_size(self) -> bool:  # type: ignore[override]
         return self.inner.is_fixed_size
 
+    def first_rate(self, remote_share: float, degree: float) -> float:
+        return self.inner.first_rate(remote_share, degree)
+
     def wire_bytes(self, num_rows: int, width: int, rate: float, itemsize: int = 4) -> int:
         return self.inner.wire_bytes(num_rows, width, rate, itemsize)
 
     def note_exact(self, rows: Tensor, memory: Memory) -> None:
-        memory.tensors["value"] = rows.detach().clone()
-        self.inner.note_exact(rows, memory.of_inner)
+        self.inner.note_exact(rows, memory)
 
     def _encode(self, rows: Tensor, key: MessageKey, rate: float, memory: Memory | None) -> Tensor:
-        assert memory is not None
-        return self.inner.encode(rows, key, rate, memory.of_inner)
+        return self.inner.encode(rows, key, rate, memory)
 
     def _decode(
         self, packet: Tensor, key: MessageKey, rate: float, width: int, dtype: torch.dtype, memory: Memory | None
     ) -> Tensor:
-        assert memory is not None
-        came = self.inner.decode(packet, key, rate, width=width, dtype=dtype, memory=memory.of_inner)
-        before = memory.tensors.get("value", came)
-        memory.tensors["value"] = came
-        return before
+        return self.inner.decode(packet, key, rate, width=width, dtype=dtype, memory=memory)

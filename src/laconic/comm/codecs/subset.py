@@ -7,7 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.comm.codecs.base import Codec, Memory, MessageKey, as_bytes, from_bytes, kept_columns
+from laconic.comm.codecs.base import (
+    Codec,
+    Memory,
+    MessageKey,
+    as_bytes,
+    first_rate_of_unbiased,
+    from_bytes,
+    kept_columns,
+)
 from laconic.errors import ConfigError
 from laconic.kernels.compile import use_threads
 from laconic.kernels.subsets import draw_columns
@@ -41,6 +49,12 @@ class Subset(Codec):
 
     def contracts(self, rate: float) -> bool:
         return not self.scale
+
+    def first_rate(self, remote_share: float, degree: float) -> float:
+        if not self.scale:
+            return Codec.first_rate(self, remote_share, degree)
+        # Columns drawn for all rows at once are off alike in all neighbours.
+        return first_rate_of_unbiased(remote_share, degree if self.by == "row" else 1.0)
 
     def wire_bytes(self, num_rows: int, width: int, rate: float, itemsize: int = 4) -> int:
         return num_rows * kept_columns(width, rate) * itemsize

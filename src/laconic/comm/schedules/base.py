@@ -14,10 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, final
 
+from laconic.comm.codecs.base import PAPER_RATE
 from laconic.errors import ConfigError
-
-# A rate that no schedule begins above unless told to; the paper's.
-PAPER_RATE = 128.0
 
 
 class Line(NamedTuple):
@@ -46,24 +44,42 @@ class Costs:
         return sum(self.num_bytes(line, rate) for line in self.lines)
 
 
+class OfLine(NamedTuple):
+    """What an epoch showed of a line: its rate, the squared error of decoded rows, and the square of those rows."""
+
+    rate: float
+    lost: float
+    sent: float
+
+
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
-    """What a finished epoch showed, summed over all ranks.
+    """What a finished epoch showed; the same on all ranks.
 
     Args:
         loss: the training loss.
         gradient_norm: of the gradient that the optimizer got.
-        errors: for each layer, the squared error of decoded rows over the squared rows.
-        rates: for each layer, the rate at which they went.
+        gradient_change: squared distance of that gradient from the one of the epoch before.
         num_bytes: of the coded messages of this epoch.
+        lines: of each line.
     """
 
     loss: float
     gradient_norm: float
-    errors: dict[int, float]
-    rates: dict[int, float]
+    gradient_change: float
     num_bytes: int
+    lines: dict[Line, OfLine]
+
+    @property
+    def lost(self) -> float:
+        """The squared error of all lines."""
+        return sum(line.lost for line in self.lines.values())
+
+    @property
+    def sent(self) -> float:
+        """The square of all rows."""
+        return sum(line.sent for line in self.lines.values())
 
 
 @final
@@ -110,6 +126,18 @@ class Schedule(ABC):
     @abstractmethod
     def end(self) -> tuple[int, float] | None:
         """The epoch from which the rate does not change any more, and that rate; None where the run decides."""
+
+    @property
+    @abstractmethod
+    def largest(self) -> float:
+        """The highest rate that it was told; 0 where the graph decides."""
+
+    def check_costs(self, costs: Costs, first_rate: float) -> None:  # noqa: B027
+        """Raises ConfigError, before the first epoch, if what it was told to keep to cannot be kept to.
+
+        Args:
+            costs, first_rate: as in `RateContext`.
+        """
 
 
 def check_rate(name: str, value: float) -> None:

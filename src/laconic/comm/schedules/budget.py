@@ -36,6 +36,9 @@ class Budget(Schedule):
         if self.num_bytes < 0:
             raise ConfigError(f"schedule budget: num_bytes should be 0 or more; got {self.num_bytes}.")
 
+    def check_costs(self, costs: Costs, first_rate: float) -> None:
+        _switch(costs, self.most or first_rate, self.epochs, self.num_bytes)
+
     def rate(self, context: RateContext) -> float:
         assert context.costs is not None
         most = self.most or context.first_rate
@@ -44,6 +47,10 @@ class Budget(Schedule):
         epoch, index = _switch(context.costs, most, self.epochs, self.num_bytes)
         place = (context.epoch, _index(context.costs)[context.line])
         return 1.0 if place >= (epoch, index) else most
+
+    @property
+    def largest(self) -> float:
+        return self.most
 
     @property
     def end(self) -> tuple[int, float] | None:
@@ -62,7 +69,8 @@ def _switch(costs: Costs, most: float, epochs: int, num_bytes: int) -> tuple[int
     if num_bytes < epochs * cheap:
         raise ConfigError(
             f"schedule budget: {epochs} epochs cost {format_bytes(epochs * cheap)} at least ({epochs * cheap} bytes, "
-            f"at rate {most:g}), more than the {num_bytes} bytes of num_bytes. Give more, or a higher `most`."
+            f"at rate {most:g}; {cheap} in the first), more than the {num_bytes} bytes of num_bytes. Give more, or a "
+            f"higher `most`."
         )
     left = num_bytes - epochs * cheap
     if full <= cheap:

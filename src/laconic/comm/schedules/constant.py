@@ -20,5 +20,9 @@ class Constant(Schedule):
         return self.value
 
     @property
+    def largest(self) -> float:
+        return self.value
+
+    @property
     def end(self) -> tuple[int, float] | None:
         return 1, self.value

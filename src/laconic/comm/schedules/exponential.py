@@ -30,5 +30,9 @@ class Exponential(Schedule):
         return self.least if share == 1.0 else max(most * (self.least / most) ** share, self.least)
 
     @property
+    def largest(self) -> float:
+        return max(self.most, self.least)
+
+    @property
     def end(self) -> tuple[int, float] | None:
         return self.epochs - 1, self.least

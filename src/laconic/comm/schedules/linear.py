@@ -38,6 +38,10 @@ class Linear(Schedule):
         return self.least if share >= 1 else most - share * (most - self.least)
 
     @property
+    def largest(self) -> float:
+        return max(self.most, self.least)
+
+    @property
     def end(self) -> tuple[int, float] | None:
         # Rounded up: the first epoch at which the line has been left.
         return 1 + -int(-(self.epochs - 2) // self.slope), self.least

@@ -40,5 +40,9 @@ class Step(Schedule):
         return float(self.rates[bisect_right(self.at, context.epoch)])
 
     @property
+    def largest(self) -> float:
+        return float(max(self.rates))
+
+    @property
     def end(self) -> tuple[int, float] | None:
         return (self.at or (1,))[-1], float(self.rates[-1])

@@ -34,5 +34,9 @@ class Switch(Schedule):
         return self.then if context.epoch >= self.at else self.first or context.first_rate
 
     @property
+    def largest(self) -> float:
+        return max(self.first, self.then)
+
+    @property
     def end(self) -> tuple[int, float] | None:
         return self.at, self.then

@@ -88,17 +88,15 @@ def test_error_feedback_refuses_a_rate_at_which_its_errors_would_grow():
 
 
 @pytest.mark.parametrize("text", ["stale", "stale(codec='quantize(bits=8)')", "stale(codec=error_feedback)"])
-def test_a_stale_codec_gives_what_the_one_inside_gave_one_message_before(text):
+def test_a_stale_codec_is_the_one_inside_and_says_that_its_rows_are_late(text):
     line, inner = Line(text, 4.0), Line(parse_codec(text).codec, 4.0)
-    messages = [ROWS * moment for moment in range(1, 6)]
-    came = [line.send(rows) for rows in messages]
-    fresh = [inner.send(rows) for rows in messages]
-    assert torch.equal(came[0], fresh[0])
-    for late, early in zip(came[1:], fresh, strict=False):
-        assert torch.equal(late, early)
+    assert line.codec.is_late
+    assert not inner.codec.is_late
+    for moment in range(1, 6):
+        assert torch.equal(line.send(ROWS * moment), inner.send(ROWS * moment))
 
 
-@pytest.mark.parametrize("text", ["error_feedback", "cache", "stale", "stale(codec=error_feedback)"])
+@pytest.mark.parametrize("text", ["error_feedback", "cache", "stale(codec=error_feedback)"])
 def test_rows_that_went_as_they_are_become_the_memory(text):
     line = Line(text, 4.0)
     line.send(ROWS)
@@ -108,11 +106,10 @@ def test_rows_that_went_as_they_are_become_the_memory(text):
 
 
 @pytest.mark.parametrize("text", ["error_feedback", "cache", "stale(codec=error_feedback)"])
-def test_a_memory_goes_on_from_its_state(text):
+def test_a_memory_goes_on_from_its_tensors(text):
     line, other = Line(text, 4.0), Line(text, 4.0)
     line.send(ROWS)
     other.epoch = 1
-    other.sender.load_state(line.sender.state())
-    other.receiver.load_state(line.receiver.state())
+    other.sender, other.receiver = Memory(dict(line.sender.tensors)), Memory(dict(line.receiver.tensors))
     for moment in range(3):
         assert torch.equal(line.send(ROWS * moment), other.send(ROWS * moment))
