@@ -1,21 +1,27 @@
 """Training that exchanges only gradients, against exact halo exchange and `single`.
 
-    sudo python benchmarks/gradient_only.py                               # speed: about an hour, resumes when stopped
-    LACONIC_DATA=folder python benchmarks/gradient_only.py --accuracy     # accuracy and bias: some two hours, resumes
-    sudo python benchmarks/gradient_only.py --memory                      # memory per rank: some ten minutes, resumes
+    sudo python benchmarks/gradient_only.py                               # speed: some 40 minutes, resumes when stopped
+    LACONIC_DATA=folder python benchmarks/gradient_only.py --accuracy     # accuracy and bias: some 45 minutes, resumes
+    sudo python benchmarks/gradient_only.py --memory                      # memory per rank: some minutes, resumes
 
 With --quick, each takes a minute or two. All of them take `gradient_only` with one setting, its default. Accuracy and
 memory are explained in gradient_only_accuracy.py and gradient_only_memory.py; what follows is on speed.
 
-Four hosts of the lab, each one process of one thread, a graph of ogbn-arxiv's size, models 256 wide. A turn of
-`gradient_only` is a whole super-epoch: the refresh and its ten steps; a turn of exact halo exchange is one or two
-epochs. Ways take turns within one run; all hosts begin a turn together, and it takes as long as on the slowest. Before
-the first turn each has fetched what it needs once. Switching is the refresh (or the change of chunks) and what the
-first step after it takes longer than the others. Compute is the same epoch of all processes at the same time over a
-transport that moves nothing, wire is payload at the link's rate, of the busiest host. Moving chunks, the way of the
-paper, are shown in one cell for what their switches cost. Epochs to 99% of the best validation score are counted once
-per model, on a graph a tenth the size, and multiplied with the seconds measured; exact exchange needs as many as
-`single`.
+Four hosts of the lab, each one process of one thread, a graph of ogbn-arxiv's size, models 256 wide. All ways of a
+model take turns within one run of the hosts, whose links become slower on the way: 1 gbit, 100 mbit, 25 mbit. All hosts
+begin a turn together, and a step takes as long as on the slowest. Before the first turn each way has taken a step, and
+fetched what it needs once. A turn of exact exchange is one epoch. At 25 mbit that may take minutes: there, four of the
+nine models are measured.
+
+A turn of `gradient_only` is the refresh with which a super-epoch begins and five steps. An epoch is the mean over the
+whole super-epoch of 20: the refresh, these five, and for each of the others the median of the last four. Switching is
+the refresh (or the change of chunks) and what the steps measured take longer than that median. Compute is the same
+epoch of all processes at the same time over a transport that moves nothing, measured once per model; wire is payload at
+the link's rate, of the busiest host. Moving chunks, the way of the paper, are shown in one cell for what their switches
+cost.
+
+Epochs to 99% of the best validation score are counted once per model, on a graph a tenth the size, and multiplied with
+the seconds measured; exact exchange needs as many as `single`.
 """
 
 import sys

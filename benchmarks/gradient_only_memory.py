@@ -49,7 +49,7 @@ def targets(quick: bool) -> dict[str, Target]:
 
 def measure(row: Row, num_ranks: int, graph: str) -> dict[str, float]:
     folder = stored(graph, row.chunks, num_parts=max(NUM_RANKS))
-    plan = Plan(MODEL, {"only": Way(row.strategy, str(folder))}, num_turns=0, num_epochs=1, steps_first=True)
+    plan = Plan(MODEL, {"only": Way(row.strategy, str(folder))}, links=[])
     with Lab(hosts=num_ranks, link="none") as lab:
         command = [sys.executable, str(RANK_PROGRAM), plan.to_text()]
         result = lab.run(command, environment={"OMP_NUM_THREADS": "1"}, capture=True)

@@ -1,10 +1,9 @@
 """What each host runs for gradient_only.py: trains the same model in several ways, in turns, and says what that took.
 
-    laconic lab --hosts 4 --link 100mbit -- python benchmarks/gradient_only_rank.py PLAN
-
-PLAN is the JSON of a `Plan`. Rank 0 prints one line: a JSON list of what each rank found. A turn of a contender is as
-many epochs as its strategy repeats itself in: a whole super-epoch, or some plain epochs. All ranks begin it together.
-A plan without turns is for memory: two epochs of the only way, and the peak of what they add to the process.
+PLAN is the JSON of a `Plan`. Rank 0 prints one line: a JSON list of what each rank found. All ranks begin a turn
+together. A turn of `gradient_only` is the refresh with which a super-epoch begins and NUM_STEPS of its steps, one of
+another strategy is an epoch. A plan without links is for memory: two epochs of the only way, and the peak of what they
+add to the process.
 """
 
 import copy
@@ -12,7 +11,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +30,9 @@ from laconic.strategies.gradient_only import GradientOnly
 from laconic.trainer.objective import objective
 from laconic.trainer.warm_up import warm_up_model
 
+NUM_STEPS = 5
+LINK_MARK = "link: "
+
 
 @dataclass(frozen=True)
 class Way:
@@ -41,35 +43,46 @@ class Way:
 
 
 @dataclass(frozen=True)
+class OnLink:
+    """What is measured while links have one rate.
+
+    Args:
+        link: the rate, as the lab writes it.
+        ways: names of the ways that have a turn.
+    """
+
+    link: str
+    ways: list[str]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What all ranks do.
 
     Args:
         model: spec of a sample model.
         ways: by name.
-        num_turns: how often each has its turn.
-        num_epochs: of a turn of a strategy without super-epochs.
-        steps_first: whether a whole step goes before the first turn. Otherwise only what is needed once is fetched
-            before it, which over a slow link is most of what the first step costs more than others.
+        links: one after the other; what is needed once is fetched over the first.
+        folder: a file with the name of a link appears in it when links have been changed to it.
     """
 
     model: str
     ways: dict[str, Way]
-    num_turns: int
-    num_epochs: int
-    steps_first: bool
+    links: list[OnLink]
+    folder: str = ""
 
     @staticmethod
     def from_text(text: str) -> "Plan":
         given = json.loads(text)
-        return Plan(**{**given, "ways": {name: Way(**way) for name, way in given["ways"].items()}})
+        ways = {name: Way(**way) for name, way in given["ways"].items()}
+        return Plan(given["model"], ways, [OnLink(**each) for each in given["links"]], given["folder"])
 
     def to_text(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
 
 class Contender:
-    """One rank's share of a model in training, in one way."""
+    """One rank's share of a model in training, in one way; one step has been taken when it is made."""
 
     def __init__(self, communicator: Communicator, way: Way, plan: Plan) -> None:
         self._communicator, self._real = communicator, communicator.transport
@@ -81,69 +94,16 @@ class Contender:
             parse_model(plan.model), num_features=about.num_features, num_classes=about.num_classes, seed=0
         )
         self.strategy.check(self.model, shard)
-        self._attachment = self.strategy.attach(self.model, shard, seed=0)
+        self.strategy.attach(self.model, shard, seed=0)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001)
         self._epoch = 0
         is_alone = isinstance(self.strategy, GradientOnly)
-        self._every = self.strategy.repartition_every if is_alone else 1
-        self.num_epochs = self._every if is_alone else plan.num_epochs
-        self._remembers = is_alone and self.strategy.remember
+        self.super_epoch = self.strategy.repartition_every if is_alone else 1
         self.moves_chunks = is_alone and not self.strategy.remember
-        if plan.steps_first or self.moves_chunks:
-            self._take_first_step()
-        else:
-            self._fetch_inputs()
+        self.step()
 
-    def _fetch_inputs(self) -> None:
-        """Lets the first layer get the features of neighbours, which it keeps from then on."""
-        shard = self._attachment.shard
-        first = self.model.convs[0]
-        with torch.no_grad():
-            if not self._remembers:
-                first(shard.x, shard.edge_index)
-                return
-            aggregator = self.strategy._grounds.aggregator
-            with self._attachment.using(shard, aggregator), aggregator.refreshing():
-                aggregator.begin(is_training=False)
-                first(shard.x, shard.edge_index)
-
-    def _take_first_step(self) -> None:
-        self._take_step()
-        # The next super-epoch comes next.
-        self._epoch = -(-self._epoch // self._every) * self._every
-
-    def step_again(self) -> None:
-        """Takes one step, which may begin a super-epoch."""
-        self._take_step()
-
-    def turn(self) -> tuple[float, float, list[float]]:
-        """Returns the seconds of a turn, those until its first step could begin, and those of each of its steps."""
-        self._real.barrier()
-        since = time.perf_counter()
-        parts = [self._take_step() for _ in range(self.num_epochs)]
-        return time.perf_counter() - since, sum(switch for switch, _ in parts), [step for _, step in parts]
-
-    def compute(self) -> float:
-        """Returns the seconds of an epoch, its share of a refresh included, in which nothing is moved.
-
-        The first step after a refresh, and one more that stands for all the others. Nothing is booked; the weights are
-        as before, but what is remembered is not: this comes last.
-        """
-        before = copy.deepcopy((self.model.state_dict(), self._optimizer.state_dict()))
-        self._real.barrier()
-        self._communicator.transport = Stub(self._communicator.rank, self._communicator.num_ranks)
-        switch, first = self._take_step()
-        _, second = self._take_step()
-        self._communicator.transport = self._real
-        self.model.load_state_dict(before[0])
-        self._optimizer.load_state_dict(before[1])
-        self._communicator.ledger.take(0)
-        if self._every == 1:
-            return (first + second) / 2
-        return (switch + first + (self._every - 1) * second) / self._every
-
-    def _take_step(self) -> tuple[float, float]:
-        """Returns the seconds before a step, in which a super-epoch may begin, and those of the step."""
+    def step(self) -> tuple[float, float]:
+        """Takes a step; returns the seconds before it, in which a super-epoch may begin, and its own."""
         since = time.perf_counter()
         self._epoch += 1
         shard = self.strategy.start_epoch(self._epoch)
@@ -158,51 +118,98 @@ class Contender:
         assert bool(torch.isfinite(loss)), f"the loss became {loss.item()}"
         return begun - since, time.perf_counter() - begun
 
+    def turn(self) -> dict[str, object]:
+        """Returns the seconds until the first step of a turn could begin, and those of each of its steps."""
+        self._to_next_super_epoch()
+        self._real.barrier()
+        parts = [self.step() for _ in range(1 if self.super_epoch == 1 else NUM_STEPS)]
+        return {"switch": parts[0][0], "steps": [step for _, step in parts]}
+
+    def compute(self) -> float:
+        """Returns the seconds of an epoch, its share of a refresh included, in which nothing is moved.
+
+        With super-epochs: the first step after a refresh, and one more that stands for all the others. Nothing is
+        booked; the weights are as before. What is remembered is not, until the next super-epoch.
+        """
+        before = copy.deepcopy((self.model.state_dict(), self._optimizer.state_dict()))
+        self._to_next_super_epoch()
+        self._real.barrier()
+        self._communicator.transport = Stub(self._communicator.rank, self._communicator.num_ranks)
+        switch, first = self.step()
+        second = self.step()[1] if self.super_epoch > 1 else 0.0
+        self._communicator.transport = self._real
+        self.model.load_state_dict(before[0])
+        self._optimizer.load_state_dict(before[1])
+        self._communicator.ledger.take(0)
+        return (switch + first + (self.super_epoch - 1) * second) / self.super_epoch
+
+    def _to_next_super_epoch(self) -> None:
+        self._epoch = -(-self._epoch // self.super_epoch) * self.super_epoch
+
 
 def measure_memory(communicator: Communicator, plan: Plan) -> dict[str, object]:
     """Returns by how many bytes this process grew at its peak, from an empty rank to the second epoch."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = status_bytes("VmRSS")
     [way] = plan.ways.values()
-    Contender(communicator, way, plan).step_again()
+    Contender(communicator, way, plan).step()
     return {"peak bytes": status_bytes("VmHWM") - before}
 
 
 def measure(communicator: Communicator, plan: Plan) -> dict[str, object]:
-    """Returns what this rank found, by way; all ranks call it together."""
+    """Returns what this rank found, by link and way; all ranks call it together."""
     contenders = {name: Contender(communicator, way, plan) for name, way in plan.ways.items()}
     moved = communicator.ledger.take(0)
-    names = list(contenders)
-    turns: dict[str, list[tuple[float, float, list[float]]]] = {name: [] for name in names}
-    rows: dict[str, list[LedgerRecord]] = {}
-    for number in range(plan.num_turns):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            turns[name].append(contenders[name].turn())
-            rows[name] = communicator.ledger.take(0)
-            moved += rows[name]
-    found: dict[str, object] = {
+    computes = {
+        name: float("nan") if contender.moves_chunks else contender.compute() for name, contender in contenders.items()
+    }
+    found, received = {}, {}
+    for on_link in plan.links:
+        if found:
+            change_link(communicator, on_link.link, Path(plan.folder))
+        of_ways = {}
+        for name in on_link.ways:
+            seconds = contenders[name].turn()
+            rows = communicator.ledger.take(0)
+            of_ways[name] = {**seconds, **bytes_of(rows)}
+            moved += rows
+        found[on_link.link] = of_ways
+        received[on_link.link], moved = num_bytes(moved, "received"), []
+    constants = {
         name: {
-            "num_epochs": contender.num_epochs,
-            "seconds": [seconds for seconds, _, _ in turns[name]],
-            "switches": [switch for _, switch, _ in turns[name]],
-            "steps": [step for _, _, steps in turns[name] for step in steps],
-            "compute": float("nan") if contender.moves_chunks else contender.compute(),
-            "of turn": {way: num_bytes(rows[name], way) for way in WAYS},
-            "received by phase": _by_phase(rows[name]),
-            "num_parameter_bytes": sum(parameter.nbytes for parameter in contender.model.parameters()),
+            "compute": computes[name],
+            "super-epoch": contender.super_epoch,
+            "model bytes": sum(parameter.nbytes for parameter in contender.model.parameters()),
         }
         for name, contender in contenders.items()
     }
-    return {"of ways": found, "sent in run": num_bytes(moved, "sent")}
+    return {"on links": found, "received": received, "of ways": constants}
 
 
-def _by_phase(rows: list[LedgerRecord]) -> dict[str, int]:
-    received: Counter[str] = Counter()
-    for row in rows:
-        if row.direction == "received":
-            received[row.phase] += row.num_bytes
-    return dict(received)
+def change_link(communicator: Communicator, link: str, folder: Path) -> None:
+    """Waits until whoever started the hosts has given their links another rate."""
+    communicator.barrier()
+    if communicator.rank == 0:
+        print(f"{LINK_MARK}{link}", flush=True)
+        until = time.monotonic() + 60
+        while not (folder / link).exists():
+            assert time.monotonic() < until, f"links were not changed to {link} within a minute"
+            time.sleep(0.05)
+    communicator.barrier()
+
+
+def bytes_of(rows: list[LedgerRecord]) -> dict[str, object]:
+    """Returns what a turn moved: for the switch, in steps, and which part of that are gradients."""
+
+    def both_ways(chosen: Iterable[LedgerRecord]) -> dict[str, int]:
+        chosen = list(chosen)
+        return {way: num_bytes(chosen, way) for way in WAYS}
+
+    return {
+        "bytes of switch": both_ways(row for row in rows if row.phase == "repartition"),
+        "bytes of steps": both_ways(row for row in rows if row.phase != "repartition"),
+        "bytes of gradients": both_ways(row for row in rows if row.phase == "gradients"),
+    }
 
 
 def main(text: str) -> None:
@@ -212,7 +219,7 @@ def main(text: str) -> None:
         # As a run does before its first step.
         warm_up_model(parse_model(plan.model))
         communicator.ledger.take(0)
-        measurement = measure if plan.num_turns else measure_memory
+        measurement = measure if plan.links else measure_memory
         findings = gather_texts(communicator, json.dumps(measurement(communicator, plan)))
         if communicator.rank == 0:
             print(json.dumps([json.loads(text) for text in findings]))

@@ -3,19 +3,21 @@
 See gradient_only.py for what is measured and how.
 """
 
+import itertools
 import math
 import statistics
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from curves import Recipe, train
 from exchange import NUM_HOSTS, SOURCES, read_findings, stored
-from gradient_only_rank import Plan, Way
+from gradient_only_rank import LINK_MARK, OnLink, Plan, Way
 from harness import Benchmark, Target, console, make_table
 from laconic.datasets import load
-from laconic.lab import Lab, RunResult, check_requirements, parse_link
+from laconic.lab import Lab, Traffic, check_requirements, parse_link
 
 RANK_PROGRAM = Path(__file__).with_name("gradient_only_rank.py")
 DEFAULT, SAME, METIS = "gradient_only", "halo, same parts", "halo, metis"
@@ -33,9 +35,11 @@ MODELS = {
     "SAGE": "sage(hidden=256, layers={layers}, dropout={dropout})",
     "GAT": "gat(hidden=256, heads=4, layers={layers}, dropout={dropout})",
 }
-SLOW = ("25mbit", "100mbit")
-# Of each link: turns, epochs of a turn without super-epochs, and whether a whole step goes before the first turn.
-TURNS = {"25mbit": (1, 1, False), "100mbit": (1, 2, True), "1gbit": (2, 2, True)}
+# In the order in which they are measured: what is needed once travels over the fastest.
+LINKS = ("1gbit", "100mbit", "25mbit")
+SLOW = LINKS[1:]
+# Where an epoch of exact exchange takes minutes.
+AT_25MBIT = (("SAGE", 2), ("SAGE", 3), ("SAGE", 4), ("GCN", 3))
 # Epochs in which to reach 99% of the best score: SAGE-3 needs some 20. Quick: so few that the best may be yet to come.
 CURVE_EPOCHS = {True: 25, False: 40}
 
@@ -60,12 +64,14 @@ class Cell:
         return [DEFAULT, SAME, METIS, *moves]
 
 
-def cells(quick: bool) -> list[Cell]:
-    if quick:
-        return [Cell("SAGE", 3, "100mbit")]
-    return [
-        Cell(m, n, link) for link in ("100mbit", "25mbit", "1gbit") for n in (3, 2, 4) for m in ("SAGE", "GCN", "GAT")
-    ]
+def cells(model: str, layers: int, quick: bool) -> list[Cell]:
+    """Returns what is measured of a model in one run of the hosts."""
+    links = [link for link in LINKS if link != "25mbit" or quick or (model, layers) in AT_25MBIT]
+    return [Cell(model, layers, link) for link in links]
+
+
+def models(quick: bool) -> list[tuple[str, int]]:
+    return [("SAGE", 3)] if quick else [(model, layers) for layers in (3, 2, 4) for model in MODELS]
 
 
 def targets(quick: bool) -> dict[str, Target]:
@@ -82,58 +88,80 @@ def targets(quick: bool) -> dict[str, Target]:
     }
 
 
-def measure_cell(cell: Cell, graph: str) -> dict[str, float]:
-    num_turns, num_epochs, steps_first = TURNS[cell.link]
-    ways = {name: Way(WAYS[name][0], str(stored(graph, WAYS[name][1]))) for name in cell.ways}
-    model = MODELS[cell.model].format(layers=cell.layers, dropout=0.0)
-    plan = Plan(model, ways, num_turns, num_epochs, steps_first)
-    with Lab(hosts=NUM_HOSTS, link=cell.link) as lab:
-        command = [sys.executable, str(RANK_PROGRAM), plan.to_text()]
-        result = lab.run(command, environment={"OMP_NUM_THREADS": "1"}, capture=True)
-    rate = parse_link(cell.link)
-    assert rate is not None
-    return evaluate(result, cell.ways, rate)
+def measure_model(chosen: Sequence[Cell], graph: str) -> dict[str, float]:
+    """Returns the numbers of a model on all its links, each named "<cell>: <way>: <what>"."""
+    every_way = list(dict.fromkeys(way for cell in chosen for way in cell.ways))
+    ways = {name: Way(WAYS[name][0], str(stored(graph, WAYS[name][1]))) for name in every_way}
+    model = MODELS[chosen[0].model].format(layers=chosen[0].layers, dropout=0.0)
+    links = [OnLink(cell.link, cell.ways) for cell in chosen]
+    with tempfile.TemporaryDirectory() as folder, Lab(hosts=NUM_HOSTS, link=chosen[0].link) as lab:
+        counters = [lab.traffic()]
 
+        def follow(host: int, stream: str, line: str) -> None:
+            if line.startswith(LINK_MARK):
+                counters.append(lab.traffic())
+                link = line.removeprefix(LINK_MARK)
+                lab.set_link(link)
+                (Path(folder) / link).touch()
 
-def evaluate(result: RunResult, ways: Sequence[str], rate: int) -> dict[str, float]:
-    """Returns the numbers of a cell, each named "<way>: <what>"."""
-    hosts = read_findings(result)
-    numbers = {
-        "counters": max(
-            abs(seen.traffic.sent_once_bytes / host["sent in run"] - 1)
-            for host, seen in zip(hosts, result.hosts, strict=True)
-        )
-    }
-    for way in ways:
-        of_way = [host["of ways"][way] for host in hosts]
-        numbers |= {f"{way}: {what}": value for what, value in of_one_way(of_way, rate).items()}
+        command = [sys.executable, str(RANK_PROGRAM), Plan(model, ways, links, folder).to_text()]
+        result = lab.run(command, environment={"OMP_NUM_THREADS": "1"}, capture=True, on_output=follow)
+        hosts = read_findings(result)
+        counters.append(lab.traffic())
+    numbers = {}
+    for cell, (before, after) in zip(chosen, itertools.pairwise(counters), strict=True):
+        of_cell = {"counters": difference_of_counters(cell.link, hosts, before, after)}
+        for way in cell.ways:
+            of_cell |= {f"{way}: {what}": value for what, value in of_one_way(hosts, cell.link, way).items()}
+        numbers |= {f"{cell.name}: {what}": value for what, value in of_cell.items()}
     return numbers
 
 
-def of_one_way(hosts: Sequence[Mapping], rate: int) -> dict[str, float]:
-    num_epochs = hosts[0]["num_epochs"]
-    seconds = statistics.median(map(max, zip(*(host["seconds"] for host in hosts), strict=True)))
-    # A step takes as long as on the slowest host; the first of a turn has what a switch leaves to it.
-    steps = list(map(max, zip(*(host["steps"] for host in hosts), strict=True)))
-    step = statistics.median(steps)
-    late = statistics.median(max(0.0, first - step) for first in steps[::num_epochs])
-    switch = statistics.median(map(max, zip(*(host["switches"] for host in hosts), strict=True))) + late
-    phases = [host["received by phase"] for host in hosts]
-    of_steps = sum(sum(phase.values()) - phase.get("repartition", 0) for phase in phases)
-    gradients = sum(phase.get("gradients", 0) for phase in phases)
-    ideal = 2 * (len(hosts) - 1) * hosts[0]["num_parameter_bytes"] * num_epochs
+def difference_of_counters(
+    link: str, hosts: Sequence[Mapping], before: Sequence[Traffic], after: Sequence[Traffic]
+) -> float:
+    """Returns the largest difference, over hosts, between what a ledger and what an interface counted as received.
+
+    Received, for what a full queue of a slow link drops is sent again, and counted at the sender alone.
+    """
+    return max(
+        abs((late - early).received_bytes / host["received"][link] - 1)
+        for host, early, late in zip(hosts, before, after, strict=True)
+    )
+
+
+def of_one_way(hosts: Sequence[Mapping], link: str, way: str) -> dict[str, float]:
+    constants = hosts[0]["of ways"][way]
+    turns = [host["on links"][link][way] for host in hosts]
+    num_epochs = constants["super-epoch"]
+    # A step takes as long as on the slowest host. The first after a switch has what that leaves to it.
+    steps = list(map(max, zip(*(turn["steps"] for turn in turns), strict=True)))
+    step = statistics.median(steps[1:] or steps)
+    switch = 0.0
+    if num_epochs > 1:
+        switch = max(turn["switch"] for turn in turns) + max(0.0, sum(steps) - len(steps) * step)
+    of_switch, of_steps, gradients = (
+        [turn[f"bytes of {what}"] for turn in turns] for what in ("switch", "steps", "gradients")
+    )
+    per_epoch = [
+        {side: early[side] / num_epochs + late[side] / len(steps) for side in early}
+        for early, late in zip(of_switch, of_steps, strict=True)
+    ]
+    rate = parse_link(link)
+    assert rate is not None
+    received = {what: [each["received"] for each in of] for what, of in (("g", gradients), ("s", of_steps))}
     return {
-        "epoch": seconds / num_epochs,
+        "epoch": step + switch / num_epochs,
         "step": step,
         "switch": switch,
-        "switch share": switch / seconds,
+        "switch share": switch / (switch + num_epochs * step),
         "epochs of a switch": num_epochs,
-        "compute": max(host["compute"] for host in hosts),
-        "wire": max(8 * max(host["of turn"].values()) / rate for host in hosts) / num_epochs,
-        "MB": statistics.mean(host["of turn"]["received"] for host in hosts) / num_epochs / 1e6,
-        "MB of switch": statistics.mean(phase.get("repartition", 0) for phase in phases) / num_epochs / 1e6,
-        "no gradients": of_steps - gradients,
-        "gradients over ideal": gradients / ideal,
+        "compute": max(host["of ways"][way]["compute"] for host in hosts),
+        "wire": max(8 * max(each.values()) / rate for each in per_epoch),
+        "MB": statistics.mean(each["received"] for each in per_epoch) / 1e6,
+        "MB of switch": statistics.mean(each["received"] for each in of_switch) / num_epochs / 1e6,
+        "no gradients": sum(received["s"]) - sum(received["g"]),
+        "gradients over ideal": sum(received["g"]) / (2 * (len(hosts) - 1) * constants["model bytes"] * len(steps)),
     }
 
 
@@ -198,16 +226,19 @@ class Tables:
 
 def run(benchmark: Benchmark) -> None:
     check_requirements()
-    graph = "small" if benchmark.quick else "sbm"
-    chosen = cells(benchmark.quick)
+    quick, graph = benchmark.quick, "small" if benchmark.quick else "sbm"
     tables, found, needed = Tables(), {}, {}
-    for cell in chosen:
-        found[cell] = benchmark.cell(cell.name, lambda c=cell: measure_cell(c, graph))
-    for model, layers in dict.fromkeys((cell.model, cell.layers) for cell in chosen):
+    for model, layers in models(quick):
+        chosen = cells(model, layers, quick)
+        numbers = benchmark.cell(f"{model}-{layers}", lambda c=chosen: measure_model(c, graph))
+        for cell in chosen:
+            prefix = f"{cell.name}: "
+            found[cell] = {key.removeprefix(prefix): n for key, n in numbers.items() if key.startswith(prefix)}
+    for model, layers in models(quick):
         needed[f"{model}-{layers}"] = benchmark.cell(
-            f"{model}-{layers}, epochs", lambda m=model, n=layers: measure_epochs(m, n, CURVE_EPOCHS[benchmark.quick])
+            f"{model}-{layers}, epochs", lambda m=model, n=layers: measure_epochs(m, n, CURVE_EPOCHS[quick])
         )
-    for cell in chosen:
+    for cell in sorted(found, key=lambda cell: -LINKS.index(cell.link)):
         tables.add(cell, found[cell], needed[cell.kind])
     tables.show()
     benchmark.figures |= figures_of(found)

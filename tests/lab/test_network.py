@@ -46,6 +46,20 @@ def test_a_link_carries_no_more_than_its_rate(senders: str, receivers: str, tran
         assert max(seconds) >= 0.8
 
 
+def test_links_take_another_rate_also_while_a_command_runs(transfer: Transfer) -> None:
+    with Lab(hosts=2, link="none") as lab:
+        # 2.5 MB: a second at 20 mbit, half a minute at 640 kbit.
+        for link, least, most in (("20mbit", 0.8, 20.0), ("none", 0.0, 0.8), ("20mbit", 0.8, 20.0)):
+            lab.set_link(link)
+            seconds = float(lab.run(transfer("0", "1", 2_500_000), capture=True).hosts[1].stdout.split()[1])
+            assert lab.link == link
+            assert least <= seconds <= most
+        lab.set_link("640kbit")
+        command = ["sh", "-c", 'echo under way; exec "$@"', "sh", *transfer("0", "1", 2_500_000)]
+        result = lab.run(command, capture=True, on_output=lambda *_: lab.set_link("20mbit"))
+        assert float(result.hosts[1].stdout.split()[-1]) < 20.0
+
+
 @pytest.mark.parametrize(("link", "is_shaped"), [("100mbit", True), ("none", False)])
 def test_both_ends_of_each_link_are_shaped_unless_the_link_is_none(link: str, is_shaped: bool) -> None:
     with Lab(hosts=2, link=link) as lab:

@@ -77,6 +77,15 @@ class Lab:
         """Returns what each host's interface received and sent since the lab was built."""
         return self._up.traffic()
 
+    def set_link(self, link: str) -> None:
+        """Gives all links another rate; also while a command runs, from `on_output`.
+
+        Args:
+            link: As for the lab itself.
+        """
+        self._up.limit(parse_link(link))
+        self.link = link
+
     def run(
         self,
         command: Sequence[str],

@@ -64,6 +64,22 @@ class Network:
         """Gives a host its link back."""
         iproute.call("ip", "link", "set", "dev", self.name.port(host), "up", namespace=self.name.switch)
 
+    def limit(self, rate: int | None) -> None:
+        """Lets each link carry `rate` bits per second each way from now on, or what it can if None.
+
+        What waits in a link's queue is lost, and TCP sends it again.
+        """
+        name, hosts = self.name, range(self.num_hosts)
+        ends = {name.host(host): [name.interface(host)] for host in hosts}
+        for namespace, devices in {**ends, name.switch: [name.port(host) for host in hosts]}.items():
+            if rate is not None:
+                lines = [f"qdisc replace dev {device} root {_SHAPE.format(rate=rate)}" for device in devices]
+            elif "tbf" in iproute.call("tc", "qdisc", "show", namespace=namespace):
+                lines = [f"qdisc del dev {device} root" for device in devices]
+            else:
+                continue
+            iproute.call_all("tc", lines, namespace=namespace)
+
     def remove(self) -> None:
         """Takes all of it down, with every process inside."""
         hosts = [self.name.host(host) for host in range(self.num_hosts)]
@@ -122,9 +138,5 @@ def _set_up(network: Network, rate: int | None) -> None:
             f"link set dev {interface} up",
         ]
         iproute.call_all("ip", lines, namespace=name.host(host))
-    if rate is None:
-        return
-    shape = _SHAPE.format(rate=rate)
-    iproute.call_all("tc", [f"qdisc add dev {name.port(host)} root {shape}" for host in hosts], namespace=name.switch)
-    for host in hosts:
-        iproute.call_all("tc", [f"qdisc add dev {name.interface(host)} root {shape}"], namespace=name.host(host))
+    if rate is not None:
+        network.limit(rate)
