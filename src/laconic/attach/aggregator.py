@@ -121,6 +121,11 @@ class Aggregator(ABC):
         """Whether other ranks hold a part of the rows."""
         return False
 
+    @property
+    def counts_calls(self) -> bool:
+        """Whether what a layer gets depends on how many calls came before it in the pass."""
+        return False
+
     def begin(self, *, is_training: bool) -> None:  # noqa: B027
         """Told when a forward pass of the model begins."""
 

@@ -18,7 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import MessagePassing
 
 from laconic.attach.aggregator import Aggregator, LocalAggregator
-from laconic.attach.checkpointing import is_run_twice
+from laconic.attach.checkpointing import is_run_twice, refuse_second_run
 from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
 from laconic.attach.forward import signature_of
@@ -169,6 +169,8 @@ def _log_once(name: str, reason: str) -> None:
 
 def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
+    if scope.runs_once:
+        refuse_second_run(type(self).__name__)
     given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     reason = _misfit(self, scope, given)
     if reason is not None and scope.aggregator.is_shared:
@@ -275,7 +277,7 @@ def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any
         )
     is_weighted = own.edge_weight is not None and any(value is own.edge_weight for value in given)
     weight = {"edge_weight": stand_in.shard.edge_weight} if is_weighted else {}
-    with scope.using(stand_in.shard, stand_in.aggregator):
+    with scope.using_stand_in(stand_in):
         out: Tensor = _keyed_forward(model, stand_in.shard.x, stand_in.shard.edge_index, **weight)
     return out[: own.num_rows]
 

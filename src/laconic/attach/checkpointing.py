@@ -1,7 +1,8 @@
 """Activation checkpointing (torch.utils.checkpoint): parts of a forward pass that are run again in the backward pass.
 
 The second run must drop what the first one dropped. Torch sees to that for its own dropout, by putting its random state
-back; a key that counts calls would have moved on. So in such parts dropout is torch's own, not keyed.
+back; a key that counts calls would have moved on. So in such parts dropout is torch's own, not keyed. Where a strategy
+gives convolutions other rows than the shard's, the second run would not find them: it is refused.
 """
 
 import torch
@@ -36,4 +37,18 @@ def refuse_old_checkpoint() -> None:
         raise ConfigError(
             "A model that is attached to a graph was called under torch.utils.checkpoint with use_reentrant=True, so "
             "its dropout could not be repeated. Use use_reentrant=False."
+        )
+
+
+def refuse_second_run(conv_name: str) -> None:
+    """Raises ConfigError if a convolution whose rows are not there any more in the backward pass is to run again then.
+
+    A checkpoint of the present kind is refused when it records, one of the old kind when it runs again.
+    """
+    if is_in_backward() or is_recording():
+        raise ConfigError(
+            f"{conv_name} was called under torch.utils.checkpoint, which runs it again in the backward pass. With "
+            f"the strategy gradient_only a convolution can run once in a step: what it reads of other ranks' rows "
+            f"goes by the order of the calls. Leave the convolutions out of the checkpoint, or use the strategy "
+            f"compressed_halo."
         )

@@ -49,6 +49,8 @@ class Scope:
         self.edge_ends: list[Tensor] = []
         self.stand_in: StandIn | None = None
         """What training forward passes run on instead of the shard; None: on the shard itself."""
+        self.is_standing_in = False
+        """Whether the pass under way runs on a stand-in."""
         self.before_evaluation: Callable[[], object] | None = None
         """Called before a forward pass in eval mode."""
         self.before_training: Callable[[], None] | None = None
@@ -66,6 +68,21 @@ class Scope:
             yield
         finally:
             self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.stand_in = before
+
+    @contextmanager
+    def using_stand_in(self, stand_in: StandIn) -> Iterator[None]:
+        """Inside, what stands in for the shard is in use."""
+        with self.using(stand_in.shard, stand_in.aggregator):
+            self.is_standing_in = True
+            try:
+                yield
+            finally:
+                self.is_standing_in = False
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether a convolution that is run again in the backward pass would not find its rows."""
+        return self.is_standing_in or self.stand_in is not None or self.aggregator.counts_calls
 
     def _enter(self, shard: Shard, aggregator: Aggregator) -> None:
         self.shard = shard

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
+from laconic.attach.checkpointing import refuse_second_run
 from laconic.attach.forward import signature_of
 from laconic.attach.scope import Scope
 from laconic.errors import UnsupportedModelError
@@ -29,6 +30,8 @@ def is_sharer(hook: object) -> bool:
 def shared_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What stands for the `forward` of a convolution without a kernel."""
     scope: Scope = self.laconic_scope
+    if scope.runs_once:
+        refuse_second_run(type(self).__name__)
     given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     if not scope.owns_edges(given.get("edge_index")):
         refuse_call(self, "it was called with an edge_index other than the shard's own")

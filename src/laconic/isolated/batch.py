@@ -92,6 +92,10 @@ class RememberingBatchAggregator(Aggregator):
     def is_shared(self) -> bool:
         return True
 
+    @property
+    def counts_calls(self) -> bool:
+        return True
+
     def begin(self, *, is_training: bool) -> None:
         self._next = 0
 
