@@ -17,8 +17,8 @@ A turn of `gradient_only` is the refresh with which a super-epoch begins and fiv
 whole super-epoch of 20: the refresh, these five, and for each of the others the median of the last four. Switching is
 the refresh (or the change of chunks) and what the steps measured take longer than that median. Compute is the same
 epoch of all processes at the same time over a transport that moves nothing, measured once per model; wire is payload at
-the link's rate, of the busiest host. Moving chunks, the way of the paper, are shown in one cell for what their switches
-cost.
+the link's rate, of the busiest host. Moving chunks, the way of the paper, are shown in one cell, with three steps, for
+what their switches cost.
 
 Epochs to 99% of the best validation score are counted once per model, on a graph a tenth the size, and multiplied with
 the seconds measured; exact exchange needs as many as `single`.

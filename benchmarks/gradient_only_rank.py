@@ -30,7 +30,8 @@ from laconic.strategies.gradient_only import GradientOnly
 from laconic.trainer.objective import objective
 from laconic.trainer.warm_up import warm_up_model
 
-NUM_STEPS = 5
+# Of a turn: the first after a refresh and four that are like all others; fewer where only the switch is of interest.
+NUM_STEPS, NUM_STEPS_MOVING = 5, 3
 LINK_MARK = "link: "
 
 
@@ -122,7 +123,8 @@ class Contender:
         """Returns the seconds until the first step of a turn could begin, and those of each of its steps."""
         self._to_next_super_epoch()
         self._real.barrier()
-        parts = [self.step() for _ in range(1 if self.super_epoch == 1 else NUM_STEPS)]
+        num_steps = 1 if self.super_epoch == 1 else NUM_STEPS_MOVING if self.moves_chunks else NUM_STEPS
+        parts = [self.step() for _ in range(num_steps)]
         return {"switch": parts[0][0], "steps": [step for _, step in parts]}
 
     def compute(self) -> float:
