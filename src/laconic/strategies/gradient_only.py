@@ -215,6 +215,13 @@ class GradientOnly(Strategy):
         self._is_step_open = True
         return self._local_steps.share(loss)
 
+    @property
+    def steps_apart(self) -> bool:
+        return self._local_steps is not None
+
+    def agree(self, value: float) -> float:
+        return value if self._local_steps is None else self._local_steps.mean(value)
+
     @contextmanager
     def settled(self) -> Iterator[None]:
         self._own_buffers = self._settle("checkpoint")

@@ -27,7 +27,7 @@ def train(run: Run) -> Ending:
             if run.state.is_exhausted(config.patience):
                 return "stopped early"
             if not train_epoch(run):
-                check_weights(run)
+                check_epoch(run)
                 run.save()
                 return "interrupted"
             close_epoch(run)
@@ -80,34 +80,46 @@ def train_step(run: Run, batch: Batch) -> float:
         loss = strategy.share_loss(share)
         run.members.optimizer.zero_grad()
         torch.autograd.backward(loss)
-    # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
+    # Before the step: a loss that is NaN has gradients that are, and the weights would be lost. Where ranks step apart
+    # one cannot end alone: `check_epoch` follows.
     value = loss.item()
-    if not abs(value) < float("inf"):
-        raise DivergedError(f"The loss became {value}.")
+    if not strategy.steps_apart:
+        check_loss(value)
     run.members.optimizer.step()
     return value
 
 
 def close_epoch(run: Run) -> None:
     """Scores the model where a score is due, and records the epoch."""
-    check_weights(run)
+    loss = check_epoch(run)
     config, epoch = run.config.training, run.state.epoch + 1
     # Where patience ends, a score decides whether training does.
     is_last = epoch == config.epochs or run.state.is_exhausted(config.patience, at=epoch)
     is_due = is_last or epoch % config.evaluate_every == 0
     since = time.perf_counter()
     scores = run.members.evaluation(run.model) if is_due else {}
-    record = run.state.close_epoch(scores, time.perf_counter() - since)
+    record = run.state.close_epoch(loss, scores, time.perf_counter() - since)
     if run.state.is_better(record):
         run.keep_as_best(record)
     run.outputs.tell(record, run.members.evaluation.metric)
     run.outputs.tell_coverage(run.members.strategy.take_records())
 
 
-def check_weights(run: Run) -> None:
-    """Raises DivergedError rather than let a spoilt model be scored or saved."""
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in run.model.parameters()):
+def check_epoch(run: Run) -> float:
+    """Returns the loss of the epoch so far; raises DivergedError rather than let a spoilt model be scored or saved."""
+    strategy = run.members.strategy
+    is_finite = all(bool(torch.isfinite(parameter).all()) for parameter in run.model.parameters())
+    if not strategy.steps_apart and not is_finite:
         raise DivergedError("A weight became infinite or NaN.")
+    loss = strategy.agree(run.state.loss if is_finite else float("nan"))
+    check_loss(loss)
+    return loss
+
+
+def check_loss(value: float) -> None:
+    """Raises DivergedError if a loss is no number to learn from."""
+    if not abs(value) < float("inf"):
+        raise DivergedError(f"The loss became {value}.")
 
 
 def is_checkpoint_due(run: Run) -> bool:

@@ -42,12 +42,17 @@ class TrainingState:
         self.seconds += seconds
         self.switch_seconds += seconds
 
-    def close_epoch(self, scores: dict[str, float], evaluate_seconds: float) -> EpochRecord:
+    @property
+    def loss(self) -> float:
+        """Mean loss of the epoch under way, of the rows so far."""
+        return self.loss_sum / self.num_rows
+
+    def close_epoch(self, loss: float, scores: dict[str, float], evaluate_seconds: float) -> EpochRecord:
         """Ends the epoch under way and returns its row."""
         self.epoch += 1
         record = EpochRecord(
             epoch=self.epoch,
-            loss=self.loss_sum / self.num_rows,
+            loss=loss,
             **scores,
             seconds=round(self.seconds, 6),
             evaluate_seconds=round(evaluate_seconds, 6),

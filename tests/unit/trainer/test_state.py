@@ -6,7 +6,7 @@ from laconic.trainer.state import TrainingState
 
 def finished_epoch(state: TrainingState, val: float | None) -> EpochRecord:
     state.count_step(1.0, num_rows=4, seconds=0.5, wait_seconds=0.1)
-    record = state.close_epoch({} if val is None else {"train": 1.0, "val": val, "test": 0.5}, 0.25)
+    record = state.close_epoch(state.loss, {} if val is None else {"train": 1.0, "val": val, "test": 0.5}, 0.25)
     if state.is_better(record):
         state.best = record
     return record
@@ -16,7 +16,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_rows_not_over_steps():
     state = TrainingState()
     state.count_step(1.0, num_rows=3, seconds=0.5, wait_seconds=0.0)
     state.count_step(2.0, num_rows=1, seconds=0.25, wait_seconds=0.125)
-    record = state.close_epoch({"train": 0.1, "val": 0.2, "test": 0.3}, 0.0625)
+    record = state.close_epoch(state.loss, {"train": 0.1, "val": 0.2, "test": 0.3}, 0.0625)
     assert record == EpochRecord(1, 1.25, 0.1, 0.2, 0.3, seconds=0.75, evaluate_seconds=0.0625, wait_seconds=0.125)
     assert state == TrainingState(epoch=1)
 
