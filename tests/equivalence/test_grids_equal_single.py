@@ -28,6 +28,18 @@ from laconic.store import open_store, write_store
 # Wide enough to be sliced for eight ranks, and divisible by few numbers.
 IN, HIDDEN, OUT = 11, 9, 8
 
+
+class Weighted(nn.Module):
+    """Takes the edge weights of whatever shard it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = GCN(IN, HIDDEN, 3, OUT)
+
+    def forward(self, x, edge_index, edge_weight=None):
+        return self.inner(x, edge_index, edge_weight=edge_weight)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "GCN": lambda: GCN(IN, HIDDEN, 3, OUT, dropout=0.3),
     "GCN batch norm": lambda: GCN(IN, HIDDEN, 2, OUT, norm="batch_norm"),
@@ -76,6 +88,45 @@ def test_every_factorisation_gives_the_same(grid):
     check_traffic(ranks)
 
 
+# Those that CAGNET's papers have, which hold and move more than they need.
+OF_PAPERS = [
+    (2, "1d_columns"),
+    (4, "1.5d_replicated(c=2)"),
+    (6, "1.5d_replicated(c=2)"),
+    (9, "1.5d_replicated(c=3)"),
+    (4, "2d_summa"),
+    (9, "2d_summa"),
+    (1, "2d_summa"),
+]
+
+
+@pytest.mark.parametrize("exchange", ["sparse", "dense"])
+@pytest.mark.parametrize(("num_ranks", "grid"), OF_PAPERS)
+def test_layouts_of_the_papers_give_the_same(num_ranks, grid, exchange):
+    single, ranks = grid_outcomes(MODELS["SAGE mean"], wide_graph(), num_ranks, grid, EPOCHS, exchange)
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
+@pytest.mark.parametrize("grid", ["1.5d_replicated(c=2)", "2d_summa"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_gives_the_same_in_layouts_of_the_papers(name, grid):
+    single, ranks = grid_outcomes(MODELS[name], wide_graph(), 4, grid, EPOCHS)
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
+@pytest.mark.parametrize("name", ["GCN", "GIN", "SGC", "SAGE sum"])
+def test_a_symmetric_matrix_may_be_held_once(name):
+    graph = wide_graph(weighted=True)
+    both_ways = torch.cat([graph.edge_index, graph.edge_index.flip(0)], dim=1)
+    graph = dataclasses.replace(graph, edge_index=both_ways, edge_weight=graph.edge_weight.repeat(2))
+    build = Weighted if name == "GCN" else MODELS[name]
+    single, ranks = grid_outcomes(build, graph, 4, "2d_summa(symmetric=True)", EPOCHS)
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "grid"), [(3, "1d"), (3, "1d_columns"), (6, "1.5d(c=2)"), (4, "2d"), (8, "3d"), (5, "feature")]
 )
@@ -93,7 +144,7 @@ def test_every_model_gives_the_same_on_four_ranks(name, grid):
     check_traffic(ranks)
 
 
-@pytest.mark.parametrize("grid", ["1d", "1d_columns", "2d"])
+@pytest.mark.parametrize("grid", ["1d", "1d_columns", "2d", "1.5d_replicated(c=2)"])
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_gives_the_same_where_features_are_whole(name, grid):
     single, ranks = grid_outcomes(ATTENTION[name], wide_graph(), 4, grid, EPOCHS)
@@ -109,9 +160,12 @@ def test_any_convolution_gives_the_same_where_edges_into_a_row_are_together(name
 
 
 @pytest.mark.parametrize("exchange", ["sparse", "dense"])
-@pytest.mark.parametrize("grid", ["1d", "grid(pi=2, pk=4, pj=1)", "3d", "feature"])
+@pytest.mark.parametrize(
+    ("num_ranks", "grid"),
+    [(8, "1d"), (8, "grid(pi=2, pk=4, pj=1)"), (8, "3d"), (8, "feature"), (9, "1.5d_replicated(c=3)"), (9, "2d_summa")],
+)
 @pytest.mark.parametrize("num_nodes", [3, 5])
-def test_ranks_without_a_node_take_part(num_nodes, grid, exchange):
+def test_ranks_without_a_node_take_part(num_nodes, num_ranks, grid, exchange):
     graph = wide_graph()
     few = Graph(
         x=graph.x[:num_nodes],
@@ -123,23 +177,12 @@ def test_ranks_without_a_node_take_part(num_nodes, grid, exchange):
         num_classes=OUT,
         name="few",
     )
-    single, ranks = grid_outcomes(MODELS["GCN"], few, 8, grid, 3, exchange)
+    single, ranks = grid_outcomes(MODELS["GCN"], few, num_ranks, grid, 3, exchange)
     check_equal(single, ranks)
     check_traffic(ranks)
 
 
-class Weighted(nn.Module):
-    """Takes the edge weights of whatever shard it is called with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = GCN(IN, HIDDEN, 3, OUT)
-
-    def forward(self, x, edge_index, edge_weight=None):
-        return self.inner(x, edge_index, edge_weight=edge_weight)
-
-
-@pytest.mark.parametrize("grid", ["1d_columns", "2d", "feature"])
+@pytest.mark.parametrize("grid", ["1d_columns", "2d", "feature", "1.5d_replicated(c=2)", "2d_summa"])
 def test_edge_weights_have_their_part(grid):
     single, ranks = grid_outcomes(Weighted, wide_graph(weighted=True), 4, grid, EPOCHS)
     check_equal(single, ranks)
@@ -154,7 +197,7 @@ def test_a_graph_without_edges_sends_no_rows_where_none_is_needed():
     assert not [row for rank in ranks for rows in rank.counted[1:] for row in rows if row.operation == "all_to_all"]
 
 
-@pytest.mark.parametrize("grid", ["1d", "2d", "grid(pi=1, pk=2, pj=2)"])
+@pytest.mark.parametrize("grid", ["1d", "2d", "grid(pi=1, pk=2, pj=2)", "1.5d_replicated(c=2)", "2d_summa"])
 def test_a_store_is_read_by_block_whatever_the_order_of_its_nodes(grid, tmp_path):
     graph = wide_graph(weighted=True)
     parts = np.random.default_rng(1).integers(0, 7, graph.num_nodes)

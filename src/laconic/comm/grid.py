@@ -13,12 +13,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, NoReturn, final
+from typing import ClassVar, Literal, NamedTuple, NoReturn, final
 
 from laconic.errors import ConfigError
 from laconic.specs import parse_spec, unknown_name
 
 Axis = Literal["i", "k", "j"]
+Arrangement = Literal["blocks", "replicated", "summa"]
 
 
 class Place(NamedTuple):
@@ -85,6 +86,14 @@ def all_grids(num_ranks: int) -> list[Grid]:
 class Layout(ABC):
     """A preset, or a grid written out. The fields of a member are its whole configuration."""
 
+    arrangement: ClassVar[Arrangement] = "blocks"
+    """Who holds which edges, and what travels: blocks that stay where they are, or as a paper has it."""
+
+    @property
+    def is_for_symmetric(self) -> bool:
+        """Whether the backward pass takes the matrix for its own transpose."""
+        return False
+
     @abstractmethod
     def of(self, num_ranks: int) -> Grid:
         """Returns the grid of `num_ranks` ranks; ConfigError, saying which would fit, where there is none."""
@@ -120,12 +129,29 @@ class OneAndHalfD(Layout):
     c: int = 2
 
     def of(self, num_ranks: int) -> Grid:
-        if self.c < 1 or num_ranks % self.c:
-            fitting = [str(c) for c in range(1, num_ranks + 1) if num_ranks % c == 0]
-            raise ConfigError(
-                f"1.5d needs a c that divides the number of ranks, {num_ranks}; got c={self.c}. "
-                f"Use c = {_either(fitting)}."
-            )
+        _check_c("1.5d", self.c, [c for c in range(1, num_ranks + 1) if num_ranks % c == 0], num_ranks)
+        return Grid(pi=num_ranks // self.c, pk=self.c)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReplicatedRows(Layout):
+    """1.5d_replicated: as CAGNET's 1.5D, whole row groups are on all c ranks of a process row while products run.
+
+    Edges into a row group are cut by whole row groups of sources. Words per product: about n f / c for the sources and
+    2 n f (c - 1) / P for the replicas, which the paper makes by an all-reduce after a product, and we half after it and
+    half before the next one, so that nothing between products is computed c times.
+
+    Args:
+        c: replicas; has to divide the number of ranks, and its square must not be larger.
+    """
+
+    c: int = 2
+    arrangement: ClassVar[Arrangement] = "replicated"
+
+    def of(self, num_ranks: int) -> Grid:
+        fitting = [c for c in range(1, math.isqrt(num_ranks) + 1) if num_ranks % c == 0]
+        _check_c("1.5d_replicated", self.c, fitting, num_ranks)
         return Grid(pi=num_ranks // self.c, pk=self.c)
 
 
@@ -139,6 +165,33 @@ class TwoD(Layout):
         if side**2 != num_ranks:
             _refuse("2d needs a square number of ranks", num_ranks, side**2, (side + 1) ** 2)
         return Grid(pi=side, pk=side)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Summa(Layout):
+    """2d_summa: as CAGNET's 2D, edges and rows are cut both ways, and both travel in every product.
+
+    A rank has the edges from column group j to row group i, broadcast along its process row in every product: two
+    numbers and a value for each. Slices of the rows are broadcast along its process column.
+
+    Args:
+        symmetric: keep the edges once, and take the matrix for its own transpose in the backward pass, as the published
+            code does; refused where it is not.
+    """
+
+    symmetric: bool = False
+    arrangement: ClassVar[Arrangement] = "summa"
+
+    @property
+    def is_for_symmetric(self) -> bool:
+        return self.symmetric
+
+    def of(self, num_ranks: int) -> Grid:
+        side = math.isqrt(num_ranks)
+        if side**2 != num_ranks:
+            _refuse("2d_summa needs a square number of ranks", num_ranks, side**2, (side + 1) ** 2)
+        return Grid(pi=side, pj=side)
 
 
 @final
@@ -186,7 +239,9 @@ GRIDS: Mapping[str, type[Layout]] = {
     "1d": OneD,
     "1d_columns": OneDColumns,
     "1.5d": OneAndHalfD,
+    "1.5d_replicated": ReplicatedRows,
     "2d": TwoD,
+    "2d_summa": Summa,
     "3d": ThreeD,
     "feature": Feature,
     "grid": Explicit,
@@ -201,6 +256,15 @@ def parse_grid(text: str) -> Layout:
     if name not in GRIDS:
         raise ConfigError(unknown_name(name or text, ["auto", *GRIDS], family="grid"))
     return parse_spec(f"grid{text[text.index(name) + len(name) :]}", {"grid": GRIDS[name]}, family=f"{name}:")
+
+
+def _check_c(name: str, c: int, fitting: list[int], num_ranks: int) -> None:
+    if c not in fitting:
+        most = "" if fitting[-1] == num_ranks else " and whose square is not larger"
+        raise ConfigError(
+            f"{name} needs a c that divides the number of ranks, {num_ranks}{most}; got c={c}. "
+            f"Use c = {_either([str(each) for each in fitting])}."
+        )
 
 
 def _refuse(need: str, num_ranks: int, below: int, above: int) -> NoReturn:

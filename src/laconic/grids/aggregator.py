@@ -11,8 +11,8 @@ from torch import Tensor
 from laconic.attach.aggregator import Aggregator, Attention, Linear
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
 from laconic.grids.attention import SplitAttention
-from laconic.grids.operator import GridOperator, grid_product
 from laconic.grids.placement import GridPlacement
+from laconic.grids.product import GridMatrix, grid_product
 from laconic.grids.steps import expand, join, split
 from laconic.grids.swap import widest_slice
 from laconic.halo.position import Position
@@ -27,8 +27,8 @@ class GridAggregator(Aggregator):
         super().__init__(placement.shard)
         self._placement = placement
         self._ledger = placement.communicator.ledger
-        self._operators: dict[Linear, GridOperator] = {}
-        self._dropped_last: tuple[object, GridOperator | None] = (None, None)
+        self._operators: dict[Linear, GridMatrix] = {}
+        self._dropped_last: tuple[object, GridMatrix | None] = (None, None)
         self._remembered = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
         self._position = Position("evaluation", -1)
 
@@ -93,7 +93,7 @@ class GridAggregator(Aggregator):
     def _attention(self, settings: Attention) -> SplitAttention:
         return SplitAttention(self._placement, settings, self._ledger, self._position)
 
-    def _product(self, operator: GridOperator, x: Tensor) -> Tensor:
+    def _product(self, operator: GridMatrix, x: Tensor) -> Tensor:
         swap, width, pj = self._placement.swap, x.shape[1], self._placement.grid.pj
         at = (self._ledger, self._position)
         if pj == 1:
@@ -117,7 +117,7 @@ class GridAggregator(Aggregator):
     def _setup(self) -> AbstractContextManager[None]:
         return Position("setup", self._position.layer).booked(self._ledger)
 
-    def _operator(self, aggregation: Linear) -> GridOperator:
+    def _operator(self, aggregation: Linear) -> GridMatrix:
         if aggregation not in self._operators:
             with self._setup():
                 self._operators[aggregation] = self._placement.operators.of(aggregation)

@@ -52,7 +52,7 @@ class SplitAttention:
         return self._sum(x_SHC, logits_EH, sources, rows)
 
     def _ends(self) -> tuple[Tensor, Tensor]:
-        operators = self.placement.operators
+        operators = self.placement.block
         sources = torch.from_numpy(operators.adjacency.indices.astype(np.int64))
         rows = torch.from_numpy(operators.adjacency.row_of_edge.astype(np.int64))
         if self.settings.self_loops:
@@ -75,14 +75,14 @@ class SplitAttention:
         values_EHC = kept_EH.unsqueeze(-1) * x_SHC.index_select(0, sources)
         # The sum of the weights travels as one more channel.
         partial = torch.cat([values_EHC, weight_EH.unsqueeze(-1)], dim=-1)
-        num_rows = self.placement.operators.adjacency.num_rows
+        num_rows = self.placement.block.adjacency.num_rows
         summed = partial.new_zeros(num_rows, *partial.shape[1:]).index_add(0, rows, partial)
         whole = fold(self.placement.rows, summed, self.ledger, self.position)
         return whole[..., :-1] / (whole[..., -1:] + _FLOOR)
 
     def _peaks(self, logits_EH: Tensor, rows: Tensor) -> Tensor:
         """Returns the largest score of every row over all ranks that have edges into it, (R, H)."""
-        operators, axis = self.placement.operators, self.placement.rows
+        operators, axis = self.placement.block, self.placement.rows
         num_rows, width = operators.adjacency.num_rows, logits_EH.shape[1]
         peak = logits_EH.new_full((num_rows, width), -torch.inf)
         peak = peak.scatter_reduce(0, rows.unsqueeze(1).expand_as(logits_EH), logits_EH, "amax")

@@ -21,7 +21,9 @@ from laconic.comm.communicator import Communicator, PendingRows
 from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Axis as AxisName
 from laconic.comm.grid import Grid
+from laconic.comm.ledger import Ledger
 from laconic.comm.splits import Splits
+from laconic.comm.traffic import all_to_all_traffic
 
 # Shapes: N rows of the own block, M rows of the others, W features
 
@@ -36,13 +38,10 @@ class Arrival(Protocol):
 class Axis(ABC):
     """One axis, as one rank sees it."""
 
-    splits: Splits
-    """How many rows this rank sends to, and receives from, each rank when it expands; folding is the way back."""
-
     @property
+    @abstractmethod
     def num_others(self) -> int:
         """M: rows that come from other ranks."""
-        return sum(self.splits.receive)
 
     @abstractmethod
     def start_expand(self, x: Tensor, widest: int) -> Arrival:
@@ -61,17 +60,35 @@ class Axis(ABC):
         """Adds what a fold brought to the rows of the own block, (N, W), in place."""
 
     @abstractmethod
+    def booked(self, ledger: Ledger) -> "Axis":
+        """Returns an axis that brings nothing and books in `ledger` what this one would move."""
+
+
+class LineAxis(Axis):
+    """An axis whose ranks are one line: what a fold brings need not be summed."""
+
+    splits: Splits
+    """How many rows this rank sends to, and receives from, each rank when it expands; folding is the way back."""
+
+    @abstractmethod
     def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
         """Keeps the larger of each number of the own block, (N, W), and what a fold brought for it, in place."""
 
+    def booked(self, ledger: Ledger) -> "LineAxis":
+        return BookedAxis(self.splits, ledger)
+
 
 @final
-class AxisExchange(Axis):
+class AxisExchange(LineAxis):
     """An axis along which rows really travel."""
 
     def __init__(self, lists: RowExchange) -> None:
         self._lists = lists
         self.splits = lists.splits
+
+    @property
+    def num_others(self) -> int:
+        return sum(self.splits.receive)
 
     @staticmethod
     def dense(communicator: Communicator, grid: Grid, axis: AxisName, block_sizes: list[int]) -> "AxisExchange":
@@ -86,8 +103,13 @@ class AxisExchange(Axis):
         receive = tuple(block_sizes[peer] if peer in peers else 0 for peer in range(grid.num_ranks))
         # Every rank stands on a line as long as this one.
         largest = max(block_sizes) if peers else 0
-        send_rows = torch.arange(block_sizes[rank]).repeat(len(peers))
-        return AxisExchange(RowExchange(communicator, send_rows, Splits(send, receive, largest), block_sizes[rank]))
+        return AxisExchange.of_blocks(communicator, Splits(send, receive, largest), block_sizes[rank])
+
+    @staticmethod
+    def of_blocks(communicator: Communicator, splits: Splits, num_own: int) -> "AxisExchange":
+        """All rows of the own block go to every rank that `splits` has something for."""
+        send_rows = torch.arange(num_own).repeat(sum(1 for size in splits.send if size))
+        return AxisExchange(RowExchange(communicator, send_rows, splits, num_own))
 
     @staticmethod
     def sparse(communicator: Communicator, wanted: list[Tensor], num_own: int) -> "AxisExchange":
@@ -112,6 +134,52 @@ class AxisExchange(Axis):
         # As single words: slices of features differ in width from line to line, and one operation has one width.
         words = self._lists.communicator.start_all_to_all(rows.reshape(-1), _in_words(splits, rows.shape[1], widest))
         return _Rows(words, rows.shape[1])
+
+
+@final
+class BookedAxis(LineAxis):
+    """Books what an axis with these splits moves, and brings nothing."""
+
+    def __init__(self, splits: Splits, ledger: Ledger) -> None:
+        self.splits = splits
+        self._ledger = ledger
+
+    @property
+    def num_others(self) -> int:
+        return 0
+
+    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+        return self._book(x, self.splits)
+
+    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+        return self._book(partial, self.splits.reversed)
+
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        pass
+
+    def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
+        pass
+
+    def _book(self, rows: Tensor, splits: Splits) -> Arrival:
+        book(self._ledger, splits, rows.shape[1] * rows.itemsize)
+        return Arrived(rows.new_empty(0, rows.shape[1]))
+
+
+@final
+class Arrived:
+    """Rows that are there."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def wait(self) -> Tensor:
+        return self._rows
+
+
+def book(ledger: Ledger, splits: Splits, num_bytes: int) -> None:
+    """Counts an all_to_all by these splits, of `num_bytes` for each of what they count."""
+    sent, received = ([size * num_bytes for size in sizes] for sizes in (splits.send, splits.receive))
+    ledger.count("all_to_all", *all_to_all_traffic(ledger.rank, sent, received))
 
 
 def wanted_of_line(grid: Grid, rank: int, axis: AxisName, places: np.ndarray, starts: np.ndarray) -> list[Tensor]:

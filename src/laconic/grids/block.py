@@ -7,20 +7,23 @@ share a block of places. Row group i is the blocks of all (i, k), column group k
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.comm.grid import Grid
+from laconic.comm.grid import Arrangement, Grid, Place
 from laconic.graph import Adjacency
 from laconic.halo.placement import ChunkMap
 from laconic.kernels.compress import compress_edges
 from laconic.store import Chunk
 
 # Shapes: N nodes of the own block, R rows, C columns, E edges, P ranks
+
+# The places of sources and destinations, and the weights, as read.
+Edges = tuple[NDArray[np.int64], NDArray[np.int64], Tensor | None]
 
 
 @final
@@ -92,10 +95,12 @@ class BlockMap:
     Args:
         grid: the ranks.
         chunks: the chunks of each rank.
+        arrangement: who holds which edges.
     """
 
     grid: Grid
     chunks: ChunkMap
+    arrangement: Arrangement = "blocks"
 
     @property
     def own_sizes(self) -> list[int]:
@@ -114,13 +119,31 @@ class BlockMap:
         """Rows of the block of each rank's line."""
         return [int(end - first) for first, end in self.blocks]
 
-    def others(self, rank: int, axis: str) -> NDArray[np.int64]:
+    def others(self, rank: int, axis: Literal["i", "k"]) -> NDArray[np.int64]:
         """Returns the places of all blocks along `axis` but the own one, sorted."""
         blocks = self.blocks
-        line = self.grid.line(rank, "i" if axis == "i" else "k")
-        return np.concatenate(
-            [np.empty(0, np.int64), *(np.arange(*blocks[peer], dtype=np.int64) for peer in line if peer != rank)]
-        )
+        line = [peer for peer in self.grid.line(rank, axis) if peer != rank]
+        if self.arrangement == "replicated" and axis == "i":
+            # The other rows of the own group, and all rows of the groups that the block has columns of.
+            mine = self.grid.place_of(rank)
+            line = [
+                peer
+                for peer in range(self.grid.num_ranks)
+                for place in [self.grid.place_of(peer)]
+                if peer != rank and (place.i == mine.i or self.has_columns_of(mine, place))
+            ]
+        return np.concatenate([np.empty(0, np.int64), *(np.arange(*blocks[peer], dtype=np.int64) for peer in line)])
+
+    def has_columns_of(self, mine: Place, other: Place) -> bool:
+        """Whether the block of the rank at `mine` has the edges from the rows of the rank at `other`."""
+        if self.arrangement == "replicated":
+            return other.i * self.grid.pk // self.grid.pi == mine.k
+        return other.i == mine.j if self.arrangement == "summa" else other.k == mine.k
+
+    def chunks_where(self, is_meant: Callable[[Place], bool]) -> list[int]:
+        """Returns the chunks of all ranks at such places."""
+        owners = enumerate(self.chunks.owner)
+        return [number for number, owner in owners if is_meant(self.grid.place_of(int(owner)))]
 
 
 def read_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, *, is_sparse: bool) -> Block:
@@ -131,6 +154,8 @@ def read_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, *, 
         is_sparse: number only those rows and columns of others that have an edge here.
     """
     sources, destinations, weight = edges_of_block(read, block_map, rank)
+    if block_map.arrangement == "replicated":
+        sources, destinations, weight = _loops_at_home(read, block_map, rank, (sources, destinations, weight))
     first, end = block_map.blocks[rank]
     num_own = int(end - first)
     other_rows, other_columns = block_map.others(rank, "k"), block_map.others(rank, "i")
@@ -150,17 +175,37 @@ def read_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, *, 
     return Block(num_own, other_rows, other_columns, Adjacency(indptr, indices, num_columns), weight)
 
 
-def edges_of_block(
-    read: Callable[[int], Chunk], block_map: BlockMap, rank: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Tensor | None]:
-    """Returns the places of sources and destinations, and the weights, of the edges of a rank's block, as read."""
-    grid, chunk_map = block_map.grid, block_map.chunks
-    mine, starts = grid.place_of(rank), chunk_map.chunk_starts
-    places = [grid.place_of(int(owner)) for owner in chunk_map.owner]
-    senders = [number for number, place in enumerate(places) if place.k == mine.k]
+def read_tile(
+    read: Callable[[int], Chunk], block_map: BlockMap, *, row: int, column: int
+) -> tuple[Adjacency, Tensor | None]:
+    """Returns the edges from one row group to another, both numbered from 0, and their weights."""
+    receivers = block_map.chunks_where(lambda place: place.i == row)
+    senders = block_map.chunks_where(lambda place: place.i == column)
+    sources, destinations, weight = edges_between(read, block_map.chunks, senders, receivers)
+    starts = [block_map.blocks[block_map.grid.rank_at(at, 0, 0)] for at in (row, column)]
+    (first_row, end_row), (first_column, end_column) = starts
+    num_rows, num_columns = int(end_row - first_row), int(end_column - first_column)
+    indptr, indices, order = compress_edges(sources - first_column, destinations - first_row, num_rows, num_columns)
+    if weight is not None:
+        weight = weight[torch.from_numpy(order.astype(np.int64))]
+    return Adjacency(indptr, indices, num_columns), weight
+
+
+def edges_of_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int) -> Edges:
+    """Returns the edges of a rank's block."""
+    mine = block_map.grid.place_of(rank)
+    senders = block_map.chunks_where(lambda place: block_map.has_columns_of(mine, place))
+    return edges_between(read, block_map.chunks, senders, block_map.chunks_where(lambda place: place.i == mine.i))
+
+
+def edges_between(
+    read: Callable[[int], Chunk], chunk_map: ChunkMap, senders: Sequence[int], receivers: Sequence[int]
+) -> Edges:
+    """Returns the edges from chunks to chunks, reading no others of them."""
+    starts = chunk_map.chunk_starts
     sources, destinations = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     weights: list[Tensor] = []
-    for number in [number for number, place in enumerate(places) if place.i == mine.i]:
+    for number in receivers:
         chunk = read(number)
         if number in senders:
             sources.append(chunk.intra_indices + starts[number])
@@ -175,6 +220,25 @@ def edges_of_block(
             if chunk.has_weights:
                 weights.append(chunk.tensor("bridge_weight")[bridge])
     return np.concatenate(sources), np.concatenate(destinations), torch.cat(weights) if weights else None
+
+
+def _loops_at_home(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, edges: Edges) -> Edges:
+    """Returns the edges with the loops of the own rows, wherever those belong, and without those of others' rows."""
+    own = block_map.chunks.chunks_of(rank)
+    at_home = edges_between(read, block_map.chunks, own, own)
+
+    def where(edges: Edges, chosen: NDArray[np.bool_]) -> Edges:
+        sources, destinations, weight = edges
+        return sources[chosen], destinations[chosen], None if weight is None else weight[torch.from_numpy(chosen)]
+
+    others = where(edges, edges[0] != edges[1])
+    loops = where(at_home, at_home[0] == at_home[1])
+    weights = [weight for weight in (others[2], loops[2]) if weight is not None]
+    return (
+        np.concatenate([others[0], loops[0]]),
+        np.concatenate([others[1], loops[1]]),
+        torch.cat(weights) if weights else None,
+    )
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -29,6 +29,23 @@ def check_convolutions(model: nn.Module, grid: Grid) -> None:
         )
 
 
+def check_symmetric_convolutions(model: nn.Module) -> None:
+    """Raises UnsupportedModelError for convolutions whose matrix is not symmetric on an undirected graph."""
+    for name, module in model.named_modules():
+        if not isinstance(module, MessagePassing):
+            continue
+        reason = ""
+        if module.aggr == "mean":
+            reason = "divides each row by its own degree"
+        elif isinstance(module, APPNP) and module.dropout > 0:
+            reason = "drops edges one way"
+        if reason:
+            raise UnsupportedModelError(
+                f"{name or 'the model'} is a {type(module).__name__}, whose matrix is not its own transpose, since it "
+                f'{reason}: 2d_summa(symmetric=True) cannot train it. Use grid="2d_summa", which needs no symmetry.'
+            )
+
+
 def _is_fixed(conv: MessagePassing) -> bool:
     return why_no_kernel(conv) is None and type(conv) in _FIXED and conv.aggr != "max"
 

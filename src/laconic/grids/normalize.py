@@ -7,20 +7,22 @@ import numpy as np
 import torch
 
 from laconic.attach.aggregator import Linear
+from laconic.comm.ledger import Ledger
 from laconic.graph import Adjacency
 from laconic.graph.normalize import inverse_square_root
 from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.grids.axis import Axis
+from laconic.grids.axis import Axis, LineAxis
 from laconic.grids.block import Quarters
 from laconic.grids.operator import GridOperator
+from laconic.grids.product import GridOperators
 
 # Shapes: N nodes of the own block, R rows, C columns, E edges
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class BlockOperators:
-    """Makes operators on a block; every method is called by all ranks together.
+class BlockOperators(GridOperators):
+    """Makes operators on a block.
 
     Args:
         adjacency: the edges of the block, (R x C).
@@ -35,10 +37,15 @@ class BlockOperators:
     num_own: int
     weights: FloatArray | None
     columns: Axis
-    rows: Axis
+    rows: LineAxis
+
+    def booked(self, adjacency: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "BlockOperators":
+        num_own = adjacency.num_rows
+        quarters = Quarters.of(adjacency, num_own)
+        axes = (self.columns.booked(ledger), self.rows.booked(ledger))
+        return BlockOperators(adjacency, quarters, num_own, weights, *axes)
 
     def of(self, aggregation: Linear) -> GridOperator:
-        """Returns the operator of an aggregation, normalised by the degrees of the whole graph."""
         values = self.weights if aggregation.weighted else None
         assert values is not None or not aggregation.weighted
         if aggregation.kind == "sum":

@@ -7,26 +7,23 @@ Input and output have the same layout, so layers follow each other without movin
 needs edges of another for the transpose. A grid with pi = P is halo exchange.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from laconic.comm.ledger import Ledger
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
 from laconic.grids.axis import Axis
-from laconic.halo.position import Position
+from laconic.grids.product import GridMatrix
 
 # Shapes: N rows of the own block, F features
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class GridOperator:
+class GridOperator(GridMatrix):
     """One rank's block of a matrix, in quarters by whether rows and columns are in the own block; rows named first.
 
     Args:
@@ -43,7 +40,6 @@ class GridOperator:
 
     @property
     def transposed(self) -> "GridOperator":
-        """The transposed matrix: what were rows are columns."""
         return GridOperator(
             self.own_own.transposed,
             self.other_own.transposed,
@@ -54,11 +50,6 @@ class GridOperator:
         )
 
     def multiply(self, x: Tensor, widest: int) -> Tensor:
-        """Returns the own block's rows of M x, (N, F), without recording it for autograd; all ranks call it together.
-
-        Args:
-            widest: the largest F of any rank.
-        """
         gathering = self.columns.start_expand(x, widest)
         partial = self.other_own.multiply(x)
         out = self.own_own.multiply(x)
@@ -71,11 +62,6 @@ class GridOperator:
         return out
 
     def dropped(self, probability: float, key: np.uint64, row_ids: Tensor, column_ids: Tensor) -> "GridOperator":
-        """Returns the operator with a share of its entries zeroed and the rest scaled up; keyed as edges.
-
-        Args:
-            row_ids, column_ids: number of each row and column of the block in the whole graph, the own ones first.
-        """
         num_own = self.own_own.adjacency.num_rows
 
         def drop(quarter: LinearOperator, row_ids: Tensor, column_ids: Tensor) -> LinearOperator:
@@ -88,27 +74,3 @@ class GridOperator:
             other_own=drop(self.other_own, row_ids[num_own:], column_ids[:num_own]),
             other_other=drop(self.other_other, row_ids[num_own:], column_ids[num_own:]),
         )
-
-
-def grid_product(operator: GridOperator, x: Tensor, widest: int, ledger: Ledger, position: Position) -> Tensor:
-    """Returns M x, differentiable in x; booked at `position`."""
-    return _product(x, operator, widest, ledger, position)
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, operator: GridOperator, widest: int, ledger: Ledger, position: Position) -> Tensor:
-        ctx.step = (operator, widest, ledger, position)
-        with position.booked(ledger):
-            return operator.multiply(x, widest)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        operator, widest, ledger, position = ctx.step
-        # Linear, so its gradient is a product again, and differentiable too.
-        grad = _product(grads[0], operator.transposed, widest, ledger, position.backward)
-        return grad, None, None, None, None
-
-
-# Torch leaves `apply` untyped.
-_product: Callable[..., Tensor] = _Product.apply

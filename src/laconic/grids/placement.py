@@ -6,19 +6,25 @@ come from its column group: no rank holds the whole graph, unless pi = pk = 1, w
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.graph import Shard
-from laconic.grids.axis import Axis, AxisExchange, wanted_of_line
-from laconic.grids.block import Block, BlockMap, Quarters, read_block
+from laconic.graph.operators.linear import FloatArray
+from laconic.grids.axis import Axis, AxisExchange, LineAxis, wanted_of_line
+from laconic.grids.block import Block, BlockMap, Quarters, edges_of_block, read_block, read_tile
 from laconic.grids.normalize import BlockOperators
+from laconic.grids.product import GridOperators
+from laconic.grids.replicated import ReplicatedAxis
+from laconic.grids.summa import SummaAxes, SummaOperators
 from laconic.grids.swap import NoSwap, Swap, SwapExchange
+from laconic.grids.symmetry import check_symmetric
 from laconic.store import Chunk
 
 # Shapes: N own rows, B nodes of the own block (B = N where pj = 1), E edges
@@ -45,7 +51,7 @@ class GridPlacement:
     communicator: Communicator
     grid: Grid
     own_sizes: list[int]
-    operators: BlockOperators
+    operators: GridOperators
     row_ids: Tensor
     column_ids: Tensor
     swap: Swap
@@ -55,35 +61,48 @@ class GridPlacement:
     num_train: int
 
     @property
-    def columns(self) -> Axis:
-        return self.operators.columns
+    def block(self) -> BlockOperators:
+        """What makes operators on a block that stays where it is."""
+        assert isinstance(self.operators, BlockOperators), "where features are whole, edges do not travel"
+        return self.operators
 
     @property
-    def rows(self) -> Axis:
-        return self.operators.rows
+    def columns(self) -> Axis:
+        return self.block.columns
+
+    @property
+    def rows(self) -> LineAxis:
+        return self.block.rows
 
 
 def place(
-    read: Callable[[int], Chunk], block_map: BlockMap, communicator: Communicator, *, is_sparse: bool
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    *,
+    is_sparse: bool,
+    is_for_symmetric: bool = False,
 ) -> GridPlacement:
     """Returns the placement of this rank; all ranks call it together.
 
     Args:
         read: opens a chunk by its number.
         is_sparse: exchange only rows that some edge needs.
+        is_for_symmetric: the backward pass takes the matrix for its own transpose, where edges travel.
     """
     grid, rank = block_map.grid, communicator.rank
-    block = read_block(read, block_map, rank, is_sparse=is_sparse)
     chunks = [read(number) for number in block_map.chunks.chunks_of(rank)]
+    line = [number for peer in grid.line(rank, "j") for number in block_map.chunks.chunks_of(peer)]
+    line_ids = _join([read(number).tensor("node_ids") for number in line])
     with communicator.ledger.phase("setup"):
-        columns, rows = _axes(block, block_map, communicator, is_sparse=is_sparse)
-        line = [number for peer in grid.line(rank, "j") for number in block_map.chunks.chunks_of(peer)]
-        ids = _join([read(number).tensor("node_ids") for number in line])
-        column_ids, row_ids = (torch.cat([ids, _gather_ids(axis, ids)]) for axis in (columns, rows))
+        if block_map.arrangement == "summa":
+            held = _hold_cut_both_ways(read, block_map, communicator, line_ids, is_for_symmetric=is_for_symmetric)
+        else:
+            held = _hold_block(read, block_map, communicator, line_ids, is_sparse=is_sparse)
         train_mask = _join([chunk.tensor("train_mask") for chunk in chunks])
         num_train = communicator.all_reduce(torch.tensor([int(train_mask.sum())]))
-        largest = communicator.all_reduce(torch.tensor([block.adjacency.num_columns]), op="max")
-    adjacency = block.adjacency
+        largest = communicator.all_reduce(torch.tensor([held.num_columns]), op="max")
+    adjacency = held.operators.adjacency
     shard = Shard(
         x=_join([chunk.features() for chunk in chunks]),
         y=_join([chunk.tensor("y") for chunk in chunks]),
@@ -94,20 +113,17 @@ def place(
         train_mask=train_mask,
         val_mask=_join([chunk.tensor("val_mask") for chunk in chunks]),
         test_mask=_join([chunk.tensor("test_mask") for chunk in chunks]),
-        edge_weight=block.weight,
-        halo_ids=column_ids[block.num_own :],
+        edge_weight=held.weight,
+        halo_ids=held.column_ids[len(line_ids) :],
     )
-    weights = None if block.weight is None else block.weight.detach().double().numpy()
     return GridPlacement(
         shard=shard,
         communicator=communicator,
         grid=grid,
         own_sizes=block_map.own_sizes,
-        operators=BlockOperators(
-            adjacency, Quarters.of(adjacency, block.num_own), block.num_own, weights, columns, rows
-        ),
-        row_ids=row_ids,
-        column_ids=column_ids,
+        operators=held.operators,
+        row_ids=held.row_ids,
+        column_ids=held.column_ids,
         swap=SwapExchange(communicator, grid, block_map.own_sizes) if grid.pj > 1 else NoSwap(),
         largest_num_rows=max(block_map.own_sizes),
         largest_num_columns=int(largest),
@@ -116,26 +132,88 @@ def place(
     )
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """The edges of a rank, and the ids of their ends."""
+
+    operators: GridOperators
+    weight: Tensor | None
+    row_ids: Tensor
+    column_ids: Tensor
+    num_columns: int
+
+
+def _hold_block(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    line_ids: Tensor,
+    *,
+    is_sparse: bool,
+) -> _Held:
+    block = read_block(read, block_map, communicator.rank, is_sparse=is_sparse)
+    columns, rows = _axes(block, block_map, communicator, is_sparse=is_sparse)
+    column_ids, row_ids = (torch.cat([line_ids, _gather_ids(axis, line_ids)]) for axis in (columns, rows))
+    quarters = Quarters.of(block.adjacency, block.num_own)
+    operators = BlockOperators(
+        block.adjacency, quarters, block.num_own, _as_numbers(block.weight), columns=columns, rows=rows
+    )
+    return _Held(operators, block.weight, row_ids, column_ids, block.adjacency.num_columns)
+
+
+def _hold_cut_both_ways(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    line_ids: Tensor,
+    *,
+    is_for_symmetric: bool,
+) -> _Held:
+    grid, mine = block_map.grid, block_map.grid.place_of(communicator.rank)
+    if is_for_symmetric:
+        check_symmetric(edges_of_block(read, block_map, communicator.rank), communicator)
+    block, weight = read_tile(read, block_map, row=mine.i, column=mine.j)
+    mate, mate_weight = (None, None) if is_for_symmetric else read_tile(read, block_map, row=mine.j, column=mine.i)
+    column_ids = _join([read(number).tensor("node_ids") for number in block_map.chunks_where(lambda p: p.i == mine.j)])
+    sizes = communicator.all_gather(torch.tensor([block.num_edges, 0 if mate is None else mate.num_edges]))
+    operators = SummaOperators(
+        adjacency=block,
+        mate=mate,
+        weights=_as_numbers(weight),
+        mate_weights=_as_numbers(mate_weight),
+        ids=(line_ids, column_ids),
+        is_on_diagonal=mine.i == mine.j,
+        axes=SummaAxes.of(communicator, grid, block_map.block_sizes, sizes.numpy()),
+    )
+    num_columns = int(block_map.chunks.rank_starts[-1])
+    # The shard's edges are those from one column group: the ids of that one.
+    return _Held(operators, weight, line_ids, torch.cat([line_ids, column_ids]), num_columns)
+
+
 def _axes(
     block: Block, block_map: BlockMap, communicator: Communicator, *, is_sparse: bool
-) -> tuple[AxisExchange, AxisExchange]:
+) -> tuple[Axis, AxisExchange]:
     """Returns how rows for columns are gathered, along i, and how sums for rows are scattered, along k."""
     grid, rank, blocks = block_map.grid, communicator.rank, block_map.blocks
-    if not is_sparse:
-        return (
-            AxisExchange.dense(communicator, grid, "i", block_map.block_sizes),
-            AxisExchange.dense(communicator, grid, "k", block_map.block_sizes),
-        )
-    columns = wanted_of_line(grid, rank, "i", block.other_columns, blocks)
-    rows = wanted_of_line(grid, rank, "k", block.other_rows, blocks)
-    return (
-        AxisExchange.sparse(communicator, columns, block.num_own),
-        AxisExchange.sparse(communicator, rows, block.num_own),
-    )
+
+    def along(axis: Literal["i", "k"], others: NDArray[np.int64]) -> AxisExchange:
+        if not is_sparse:
+            return AxisExchange.dense(communicator, grid, axis, block_map.block_sizes)
+        return AxisExchange.sparse(communicator, wanted_of_line(grid, rank, axis, others, blocks), block.num_own)
+
+    if block_map.arrangement == "replicated":
+        columns = ReplicatedAxis.of(communicator, block_map, block.other_columns, is_sparse=is_sparse)
+        return columns, along("k", block.other_rows)
+    return along("i", block.other_columns), along("k", block.other_rows)
 
 
 def _gather_ids(axis: Axis, ids: Tensor) -> Tensor:
     return axis.start_expand(ids.unsqueeze(1), 1).wait().squeeze(1)
+
+
+def _as_numbers(weight: Tensor | None) -> FloatArray | None:
+    return None if weight is None else weight.detach().double().numpy()
 
 
 def _join(pieces: list[Tensor]) -> Tensor:

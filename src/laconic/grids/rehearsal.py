@@ -16,12 +16,9 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.splits import Splits
-from laconic.comm.traffic import all_to_all_traffic
 from laconic.comm.transport.silent import SilentTransport
 from laconic.grids.aggregator import GridAggregator
-from laconic.grids.axis import Arrival, Axis
-from laconic.grids.block import Quarters
-from laconic.grids.normalize import BlockOperators
+from laconic.grids.axis import book
 from laconic.grids.placement import GridPlacement
 from laconic.grids.swap import NoSwap, Swap, check_width, slice_bounds, swap_splits
 from laconic.halo.gradients import SharedGradients
@@ -64,55 +61,19 @@ def _stage(placement: GridPlacement) -> GridPlacement:
     shard, real = placement.shard, placement.communicator
     silent = Communicator(SilentTransport(real.rank, real.num_ranks), Ledger(real.rank))
     stage = stage_shard(shard, num_halo=0)
-    num_rows, adjacency, weight = stage.num_rows, stage.adjacency, stage.edge_weight
-    operators = BlockOperators(
-        adjacency,
-        Quarters.of(adjacency, num_rows),
-        num_rows,
-        None if weight is None else weight.double().numpy(),
-        columns=_BookedAxis(placement.columns.splits, silent.ledger),
-        rows=_BookedAxis(placement.rows.splits, silent.ledger),
-    )
-    ids = torch.arange(num_rows)
+    weight = stage.edge_weight
+    weights = None if weight is None else weight.double().numpy()
+    ids = torch.arange(stage.num_rows)
     swap = _BookedSwap(placement.grid, placement.own_sizes, silent.ledger) if placement.grid.pj > 1 else NoSwap()
     return dataclasses.replace(
         placement,
         shard=stage,
         communicator=silent,
-        operators=operators,
+        operators=placement.operators.booked(stage.adjacency, weights, silent.ledger),
         row_ids=ids,
         column_ids=ids,
         swap=swap,
     )
-
-
-@final
-class _BookedAxis(Axis):
-    """Books what an axis with these splits moves, and brings nothing."""
-
-    def __init__(self, splits: Splits, ledger: Ledger) -> None:
-        self.splits = splits
-        self._ledger = ledger
-
-    @property
-    def num_others(self) -> int:
-        return 0
-
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
-        return self._book(x, self.splits)
-
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
-        return self._book(partial, self.splits.reversed)
-
-    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
-        pass
-
-    def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
-        pass
-
-    def _book(self, rows: Tensor, splits: Splits) -> Arrival:
-        book(self._ledger, splits, rows.shape[1] * rows.itemsize)
-        return _Nothing(rows)
 
 
 @final
@@ -136,18 +97,3 @@ class _BookedSwap(Swap):
 
     def _splits(self, width: int) -> Splits:
         return swap_splits(self._grid, self._ledger.rank, self._own_sizes, width)
-
-
-def book(ledger: Ledger, splits: Splits, num_bytes: int) -> None:
-    """Counts an all_to_all by these splits, of `num_bytes` for each of what they count."""
-    sent, received = ([size * num_bytes for size in sizes] for sizes in (splits.send, splits.receive))
-    ledger.count("all_to_all", *all_to_all_traffic(ledger.rank, sent, received))
-
-
-@final
-class _Nothing:
-    def __init__(self, rows: Tensor) -> None:
-        self._rows = rows
-
-    def wait(self) -> Tensor:
-        return self._rows.new_empty(0, self._rows.shape[1])

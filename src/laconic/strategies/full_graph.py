@@ -15,7 +15,7 @@ from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.grids.aggregator import GridAggregator
 from laconic.grids.block import BlockMap
-from laconic.grids.check import check_convolutions
+from laconic.grids.check import check_convolutions, check_symmetric_convolutions
 from laconic.grids.placement import GridPlacement, place
 from laconic.grids.plan import Plan, make_plan, memory_limit
 from laconic.grids.rehearsal import rehearse
@@ -43,8 +43,8 @@ class FullGraph(Strategy):
     """Each rank owns rows and a block of the edges; rows are gathered along one axis, sums scattered along another.
 
     Args:
-        grid: auto (by a plan of all factorisations), 1d, 1d_columns, 1.5d(c=2), 2d, 3d, feature, or
-            grid(pi=, pk=, pj=); see laconic.comm.grid.
+        grid: auto (by a plan of all factorisations), 1d, 1d_columns, 1.5d(c=2), 2d, 3d, feature,
+            grid(pi=, pk=, pj=), or as in the papers 1.5d_replicated(c=2) and 2d_summa; see laconic.comm.grid.
         exchange: sparse sends only rows that some edge needs, dense all rows of a block.
         partitioner: cuts a graph that does not come from a store; auto: metis for sparse exchange, random for dense.
         link_mbit: speed of a rank's link, by which a plan weighs what travels against what is computed. Told, not
@@ -70,13 +70,23 @@ class FullGraph(Strategy):
             raise ConfigError(f"full_graph: link_mbit should be above 0, such as 1000; got {self.link_mbit}.")
 
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
+        if self.grid != "auto":
+            # Before anything is said, so that all ranks refuse alike.
+            parse_grid(self.grid).of(communicator.num_ranks)
         # Blocks of shuffled nodes have alike many edges; rows that nobody needs are most where neighbours share a part.
         by_default = "metis" if self.is_sparse else "random"
         partitioner = by_default if self.partitioner == "auto" else self.partitioner
         chunks = chunks_of(source, communicator, partitioner=partitioner)
         chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
         grid = self._choose_grid(source, chunks, chunk_map, communicator)
-        self._placement = place(chunks.open, BlockMap(grid, chunk_map), communicator, is_sparse=self.is_sparse)
+        layout = None if self.grid == "auto" or communicator.num_ranks == 1 else parse_grid(self.grid)
+        self._placement = place(
+            chunks.open,
+            BlockMap(grid, chunk_map, "blocks" if layout is None else layout.arrangement),
+            communicator,
+            is_sparse=self.is_sparse,
+            is_for_symmetric=layout is not None and layout.is_for_symmetric,
+        )
         return self._placement.shard
 
     def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
@@ -92,6 +102,8 @@ class FullGraph(Strategy):
         check_plain_model(model, shard)
         try:
             check_convolutions(model, self.placement.grid)
+            if self.grid != "auto" and parse_grid(self.grid).is_for_symmetric:
+                check_symmetric_convolutions(model)
             check_layers(model)
             check_whole(model, shard)
             if self.placement.grid.pj > 1:

@@ -51,7 +51,7 @@ def test_presets(text, num_ranks, grid):
 
 @pytest.mark.parametrize("name", [name for name in GRIDS if name != "grid"])
 def test_one_rank_is_a_grid_of_every_preset_but_a_split_one(name):
-    if name == "1.5d":
+    if name.startswith("1.5d"):
         with pytest.raises(ConfigError, match="divides the number of ranks, 1"):
             parse_grid(name).of(1)
     else:
@@ -77,7 +77,10 @@ def test_what_does_not_fit_is_refused_with_what_would(text, num_ranks, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("4d", r"Unknown grid '4d'. Choices: 1.5d, 1d, 1d_columns, 2d, 3d, auto, feature, grid"),
+        (
+            "4d",
+            r"Unknown grid '4d'. Choices: 1.5d, 1.5d_replicated, 1d, 1d_columns, 2d, 2d_summa, 3d, auto, feature, grid",
+        ),
         ("", "Unknown grid ''"),
         ("1.5d(q=3)", "argument 'q'"),
         ("1.5d(c='two')", "c should be a whole number"),

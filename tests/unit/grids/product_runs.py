@@ -5,7 +5,7 @@ import torch
 
 from laconic.attach.aggregator import Linear
 from laconic.comm.communicator import Communicator
-from laconic.comm.grid import Grid
+from laconic.comm.grid import Arrangement, Grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.graph import Graph
@@ -37,7 +37,9 @@ def chunks_of(graph: Graph, num_ranks: int):
     return lambda number: chunk_in_memory(graph, parts, num_ranks, number), ChunkMap.even(sizes, num_ranks)
 
 
-def received_words(graph: Graph, grid: Grid, width: int, *, is_sparse: bool) -> list[tuple[int, int]]:
+def received_words(
+    graph: Graph, grid: Grid, width: int, *, is_sparse: bool, arrangement: Arrangement = "blocks"
+) -> list[tuple[int, int]]:
     """Words that each rank received in one product, forward and backward."""
     num_ranks = grid.num_ranks
     read, chunk_map = chunks_of(graph, num_ranks)
@@ -45,7 +47,7 @@ def received_words(graph: Graph, grid: Grid, width: int, *, is_sparse: bool) -> 
     def run(transport):
         ledger = Ledger(transport.rank)
         communicator = Communicator(transport, ledger)
-        placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=is_sparse)
+        placement = place(read, BlockMap(grid, chunk_map, arrangement), communicator, is_sparse=is_sparse)
         aggregator = GridAggregator(placement)
         aggregator.begin(is_training=True)
         x = torch.ones(placement.shard.num_rows, width, dtype=torch.float64, requires_grad=True)
