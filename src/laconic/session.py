@@ -121,6 +121,7 @@ class Session:
         Call it with `shard.x` and `shard.edge_index` themselves: other tensors run PyG's own code, or are refused where
         ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
         """
+        self.strategy.expect_model(model)
         shard = self.strategy.place(self.data, self.communicator)
         check_trainable(self._about.name, self.strategy.num_train)
         self.strategy.check(model, shard)

@@ -15,16 +15,22 @@ from laconic.graph import Graph
 
 
 def grid_outcomes(
-    build: Callable[[], nn.Module], graph: Graph, num_ranks: int, grid: str, epochs: int, exchange: str = "sparse"
+    build: Callable[[], nn.Module],
+    graph: Graph,
+    num_ranks: int,
+    grid: str,
+    epochs: int,
+    exchange: str = "sparse",
+    options: str = "",
 ) -> tuple[Outcome, list[Outcome]]:
-    """Returns what one machine, and each rank of a grid, saw."""
+    """Returns what one machine, and each rank of a grid, saw; `options` are further settings, such as "staged=True"."""
     torch.manual_seed(0)
     model = build().double()
     copies = [copy.deepcopy(model) for _ in range(num_ranks)]
     for other in copies[1:]:
         # Only rank 0's weights count.
         nn.init.zeros_(next(other.parameters()))
-    text = f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)'
+    text = f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random{options and ", "}{options})'
 
     def run(transport):
         torch.get_num_threads()

@@ -161,6 +161,16 @@ def test_any_convolution_gives_the_same_where_edges_into_a_row_are_together(name
 
 @pytest.mark.parametrize("exchange", ["sparse", "dense"])
 @pytest.mark.parametrize(
+    ("num_ranks", "grid"), [(3, "1d"), (3, "1d_columns"), (6, "1.5d(c=2)"), (8, "3d"), (4, "feature")]
+)
+def test_rows_that_travel_block_by_block_give_the_same(num_ranks, grid, exchange):
+    single, ranks = grid_outcomes(MODELS["SAGE mean"], wide_graph(), num_ranks, grid, EPOCHS, exchange, "staged=True")
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
+@pytest.mark.parametrize("exchange", ["sparse", "dense"])
+@pytest.mark.parametrize(
     ("num_ranks", "grid"),
     [(8, "1d"), (8, "grid(pi=2, pk=4, pj=1)"), (8, "3d"), (8, "feature"), (9, "1.5d_replicated(c=3)"), (9, "2d_summa")],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -11,6 +12,9 @@ from torch import Tensor
 from laconic.attach.aggregator import Aggregator, Attention, Linear
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
 from laconic.grids.attention import SplitAttention
+from laconic.grids.axis import Axis
+from laconic.grids.coded import ProductCoder
+from laconic.grids.operator import GridOperator
 from laconic.grids.placement import GridPlacement
 from laconic.grids.product import GridMatrix, grid_product
 from laconic.grids.steps import expand, join, split
@@ -21,11 +25,17 @@ from laconic.halo.total import sum_over_ranks
 
 @final
 class GridAggregator(Aggregator):
-    """Every method is called by all ranks together, in the same order."""
+    """Every method is called by all ranks together, in the same order.
 
-    def __init__(self, placement: GridPlacement) -> None:
+    Args:
+        placement: what this rank holds.
+        coder: says how rows and sums travel in training; by default, and always in evaluation, as they are.
+    """
+
+    def __init__(self, placement: GridPlacement, coder: ProductCoder | None = None) -> None:
         super().__init__(placement.shard)
         self._placement = placement
+        self._coder = coder
         self._ledger = placement.communicator.ledger
         self._operators: dict[Linear, GridMatrix] = {}
         self._dropped_last: tuple[object, GridMatrix | None] = (None, None)
@@ -42,6 +52,8 @@ class GridAggregator(Aggregator):
 
     def begin(self, *, is_training: bool) -> None:
         self._position = Position("forward" if is_training else "evaluation", -1)
+        if self._coder is not None:
+            self._coder.begin(is_training=is_training)
 
     def enter_layer(self, number: int) -> None:
         self._position = Position(self._position.phase, number)
@@ -72,7 +84,8 @@ class GridAggregator(Aggregator):
         assert self._placement.grid.pj == 1, "where features are sliced, no rank has whole rows of its columns"
         if self._keeps_sources_of(x):
             return self._remembered.recall("sources", x, self._gather_once)
-        return expand(self._placement.columns, x, self._ledger, self._position)
+        columns = self._placement.columns if not self._is_coded else self._next_axes()[0]
+        return expand(columns, x, self._ledger, self._position)
 
     def gathers_first(self, x: Tensor, width_out: int) -> bool:
         return self._keeps_sources_of(x) or x.shape[1] <= width_out
@@ -96,9 +109,21 @@ class GridAggregator(Aggregator):
     def _product(self, operator: GridMatrix, x: Tensor) -> Tensor:
         swap, width, pj = self._placement.swap, x.shape[1], self._placement.grid.pj
         at = (self._ledger, self._position)
+        if self._is_coded:
+            assert isinstance(operator, GridOperator), "the strategy codes blocks alone"
+            columns, rows = self._next_axes()
+            operator = replace(operator, columns=columns, rows=rows)
         if pj == 1:
             return grid_product(operator, x, width, *at)
         return join(swap, grid_product(operator, split(swap, x, *at), widest_slice(width, pj), *at), width, *at)
+
+    @property
+    def _is_coded(self) -> bool:
+        return self._coder is not None and self._position.phase == "forward"
+
+    def _next_axes(self) -> tuple[Axis, Axis]:
+        assert self._coder is not None
+        return self._coder.axes(self._position.layer)
 
     def _keeps_sources_of(self, x: Tensor) -> bool:
         num_bytes = self._placement.largest_num_columns * x.shape[1] * x.element_size()

@@ -11,7 +11,8 @@ sockets, timeouts and failure notices of its own, to save empty messages that ca
 """
 
 from abc import ABC, abstractmethod
-from typing import Protocol, final
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, final
 
 import numpy as np
 import torch
@@ -33,6 +34,20 @@ class Arrival(Protocol):
 
     def wait(self) -> Tensor:
         """Returns the rows when they are there."""
+
+
+class Stage(NamedTuple):
+    """One rank of a line sends, and one receives.
+
+    Args:
+        to: who gets rows of this rank.
+        of: whose rows come.
+        rows: where they stand among the rows of the others.
+    """
+
+    to: int
+    of: int
+    rows: slice
 
 
 class Axis(ABC):
@@ -59,12 +74,16 @@ class Axis(ABC):
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         """Adds what a fold brought to the rows of the own block, (N, W), in place."""
 
+
+class PlacedAxis(Axis):
+    """An axis of a placement, the same in every product."""
+
     @abstractmethod
-    def booked(self, ledger: Ledger) -> "Axis":
+    def booked(self, ledger: Ledger) -> "PlacedAxis":
         """Returns an axis that brings nothing and books in `ledger` what this one would move."""
 
 
-class LineAxis(Axis):
+class LineAxis(PlacedAxis):
     """An axis whose ranks are one line: what a fold brings need not be summed."""
 
     splits: Splits
@@ -80,11 +99,17 @@ class LineAxis(Axis):
 
 @final
 class AxisExchange(LineAxis):
-    """An axis along which rows really travel."""
+    """An axis along which rows really travel.
 
-    def __init__(self, lists: RowExchange) -> None:
-        self._lists = lists
+    Args:
+        lists: who sends which rows to whom.
+        line: the ranks of the line, in order; where it is told, rows may travel in stages, from rank to rank.
+    """
+
+    def __init__(self, lists: RowExchange, line: Sequence[int] = ()) -> None:
+        self.lists = lists
         self.splits = lists.splits
+        self._line = tuple(line)
 
     @property
     def num_others(self) -> int:
@@ -103,36 +128,89 @@ class AxisExchange(LineAxis):
         receive = tuple(block_sizes[peer] if peer in peers else 0 for peer in range(grid.num_ranks))
         # Every rank stands on a line as long as this one.
         largest = max(block_sizes) if peers else 0
-        return AxisExchange.of_blocks(communicator, Splits(send, receive, largest), block_sizes[rank])
+        splits = Splits(send, receive, largest)
+        return AxisExchange.of_blocks(communicator, splits, block_sizes[rank], grid.line(rank, axis))
 
     @staticmethod
-    def of_blocks(communicator: Communicator, splits: Splits, num_own: int) -> "AxisExchange":
+    def of_blocks(communicator: Communicator, splits: Splits, num_own: int, line: Sequence[int] = ()) -> "AxisExchange":
         """All rows of the own block go to every rank that `splits` has something for."""
         send_rows = torch.arange(num_own).repeat(sum(1 for size in splits.send if size))
-        return AxisExchange(RowExchange(communicator, send_rows, splits, num_own))
+        return AxisExchange(RowExchange(communicator, send_rows, splits, num_own), line)
 
     @staticmethod
-    def sparse(communicator: Communicator, wanted: list[Tensor], num_own: int) -> "AxisExchange":
+    def sparse(
+        communicator: Communicator, wanted: list[Tensor], num_own: int, line: Sequence[int] = ()
+    ) -> "AxisExchange":
         """Only rows that are wanted travel; `wanted` has for each rank the numbers it gives to the rows needed here."""
-        return AxisExchange(RowExchange.agree(communicator, wanted, num_own))
+        return AxisExchange(RowExchange.agree(communicator, wanted, num_own), line)
 
     def start_expand(self, x: Tensor, widest: int) -> Arrival:
-        assert x.shape[0] == self._lists.num_owned, f"{x.shape[0]} rows, not the {self._lists.num_owned} of the block"
-        return self._start(x.detach().index_select(0, self._lists.send_rows), self.splits, widest)
+        assert x.shape[0] == self.lists.num_owned, f"{x.shape[0]} rows, not the {self.lists.num_owned} of the block"
+        return self._start(x.detach().index_select(0, self.lists.send_rows), self.splits, widest)
 
     def start_fold(self, partial: Tensor, widest: int) -> Arrival:
         assert partial.shape[0] == self.num_others, f"{partial.shape[0]} rows, not the {self.num_others} of the others"
         return self._start(partial.detach(), self.splits.reversed, widest)
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
-        self._lists.add_back(arrived, into)
+        self.lists.add_back(arrived, into)
 
     def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
-        into.scatter_reduce_(0, self._lists.send_rows.unsqueeze(1).expand_as(arrived), arrived, "amax")
+        into.scatter_reduce_(0, self.lists.send_rows.unsqueeze(1).expand_as(arrived), arrived, "amax")
+
+    @property
+    def stages(self) -> list[Stage]:
+        """Who sends to this rank, and to whom it sends, one after the other; as many on all ranks of a line."""
+        at, size = self._line.index(self.lists.communicator.rank), len(self._line)
+        starts = np.append(0, np.cumsum(self.splits.receive))
+        return [
+            Stage(to=self._line[(at + step) % size], of=of, rows=slice(int(starts[of]), int(starts[of + 1])))
+            for step in range(1, size)
+            for of in [self._line[(at - step) % size]]
+        ]
+
+    def expanded(self, x: Tensor, widest: int) -> Iterator[tuple[Stage, Tensor]]:
+        """Yields the rows of the others stage by stage; while those of one are worked with, the next are under way.
+
+        Whoever takes them lets go of one stage's rows before asking for the next: two are there at most.
+        """
+        stages = self.stages
+        coming = self._start_stage(x, stages[0], widest) if stages else None
+        for number, stage in enumerate(stages):
+            assert coming is not None
+            arrived = coming
+            coming = self._start_stage(x, stages[number + 1], widest) if number + 1 < len(stages) else None
+            rows = [arrived.wait()]
+            del arrived
+            yield stage, rows.pop()
+
+    def _start_stage(self, x: Tensor, stage: Stage, widest: int) -> Arrival:
+        send_rows = self._sent_to(stage.to)
+        splits = self._only(self.splits, stage.to, stage.of)
+        return self._start(x.detach().index_select(0, send_rows), splits, widest)
+
+    def start_fold_stage(self, partial: Tensor, stage: Stage, widest: int) -> Arrival:
+        """Sends the sums for the rows that a stage brings to their owner."""
+        return self._start(partial.detach(), self._only(self.splits.reversed, stage.of, stage.to), widest)
+
+    def add_folded_stage(self, arrived: Tensor, stage: Stage, into: Tensor) -> None:
+        """Adds what a stage of a fold brought to the rows of the own block, in place."""
+        into.index_add_(0, self._sent_to(stage.to), arrived)
+
+    def _sent_to(self, rank: int) -> Tensor:
+        first = sum(self.splits.send[:rank])
+        return self.lists.send_rows[first : first + self.splits.send[rank]]
+
+    def _only(self, splits: Splits, to: int, of: int) -> Splits:
+        return Splits(
+            tuple(size if rank == to else 0 for rank, size in enumerate(splits.send)),
+            tuple(size if rank == of else 0 for rank, size in enumerate(splits.receive)),
+            splits.largest,
+        )
 
     def _start(self, rows: Tensor, splits: Splits, widest: int) -> Arrival:
         # As single words: slices of features differ in width from line to line, and one operation has one width.
-        words = self._lists.communicator.start_all_to_all(rows.reshape(-1), _in_words(splits, rows.shape[1], widest))
+        words = self.lists.communicator.start_all_to_all(rows.reshape(-1), _in_words(splits, rows.shape[1], widest))
         return _Rows(words, rows.shape[1])
 
 

@@ -11,7 +11,7 @@ from laconic.comm.ledger import Ledger
 from laconic.graph import Adjacency
 from laconic.graph.normalize import inverse_square_root
 from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.grids.axis import Axis, LineAxis
+from laconic.grids.axis import Axis, LineAxis, PlacedAxis
 from laconic.grids.block import Quarters
 from laconic.grids.operator import GridOperator
 from laconic.grids.product import GridOperators
@@ -30,14 +30,16 @@ class BlockOperators(GridOperators):
         num_own: N.
         weights: of each edge, in the adjacency's order, or None.
         columns, rows: how rows of others, and sums for others, travel.
+        is_staged: block after block, so that only two are in memory.
     """
 
     adjacency: Adjacency
     quarters: Quarters
     num_own: int
     weights: FloatArray | None
-    columns: Axis
+    columns: PlacedAxis
     rows: LineAxis
+    is_staged: bool = False
 
     def booked(self, adjacency: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "BlockOperators":
         num_own = adjacency.num_rows
@@ -119,6 +121,7 @@ class BlockOperators(GridOperators):
             quarter(3, quarters.other_other, other, other),
             columns=self.columns,
             rows=self.rows,
+            is_staged=self.is_staged,
         )
 
 

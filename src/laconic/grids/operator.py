@@ -7,15 +7,18 @@ Input and output have the same layout, so layers follow each other without movin
 needs edges of another for the transpose. A grid with pi = P is halo exchange.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 import numpy as np
 from torch import Tensor
 
+from laconic.graph import Adjacency
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
-from laconic.grids.axis import Axis
+from laconic.grids.axis import Arrival, Axis, AxisExchange, Stage
 from laconic.grids.product import GridMatrix
 
 # Shapes: N rows of the own block, F features
@@ -29,6 +32,7 @@ class GridOperator(GridMatrix):
     Args:
         columns: the axis along which the rows of x for this block's columns are gathered.
         rows: the axis along which sums for this block's rows are scattered.
+        is_staged: rows travel block by block, the product of one running while the next is under way.
     """
 
     own_own: LinearOperator
@@ -37,8 +41,9 @@ class GridOperator(GridMatrix):
     other_other: LinearOperator
     columns: Axis
     rows: Axis
+    is_staged: bool = False
 
-    @property
+    @cached_property
     def transposed(self) -> "GridOperator":
         return GridOperator(
             self.own_own.transposed,
@@ -47,9 +52,12 @@ class GridOperator(GridMatrix):
             self.other_other.transposed,
             columns=self.rows,
             rows=self.columns,
+            is_staged=self.is_staged,
         )
 
     def multiply(self, x: Tensor, widest: int) -> Tensor:
+        if self.is_staged and isinstance(self.columns, AxisExchange) and isinstance(self.rows, AxisExchange):
+            return self._multiply_staged(x, widest, self.columns, self.rows)
         gathering = self.columns.start_expand(x, widest)
         partial = self.other_own.multiply(x)
         out = self.own_own.multiply(x)
@@ -60,6 +68,45 @@ class GridOperator(GridMatrix):
         self.own_other.multiply(others, add_to=out)
         self.rows.add_folded(scattering.wait(), out)
         return out
+
+    def _multiply_staged(self, x: Tensor, widest: int, columns: AxisExchange, rows: AxisExchange) -> Tensor:
+        """Returns the same, with two blocks of other ranks in memory at most.
+
+        Beside them are sums for other ranks, if there are other columns too: a sum is whole when all of them have come.
+        """
+        out = self.own_own.multiply(x)
+        if not columns.stages:
+            self._fold_staged(lambda stage: _rows_of(self.other_own, stage.rows).multiply(x), out, widest, rows)
+            return out
+        partial = self.other_own.multiply(x)
+        for stage, others in columns.expanded(x, widest):
+            to_own, to_others = self._tiles[stage.of]
+            to_own.multiply(others, add_to=out)
+            to_others.multiply(others, add_to=partial)
+            del others
+        self._fold_staged(lambda stage: partial[stage.rows], out, widest, rows)
+        return out
+
+    def _fold_staged(self, sums_of: Callable[[Stage], Tensor], out: Tensor, widest: int, rows: AxisExchange) -> None:
+        before: tuple[Stage, Arrival] | None = None
+        for stage in rows.stages:
+            sums = sums_of(stage)
+            if before is not None:
+                rows.add_folded_stage(before[1].wait(), before[0], out)
+                before = None
+            before = (stage, rows.start_fold_stage(sums, stage, widest))
+            del sums
+        if before is not None:
+            rows.add_folded_stage(before[1].wait(), before[0], out)
+
+    @cached_property
+    def _tiles(self) -> dict[int, tuple[LinearOperator, LinearOperator]]:
+        """Of each rank whose rows come: its columns of `own_other` and of `other_other`."""
+        assert isinstance(self.columns, AxisExchange)
+        return {
+            stage.of: (_columns_of(self.own_other, stage.rows), _columns_of(self.other_other, stage.rows))
+            for stage in self.columns.stages
+        }
 
     def dropped(self, probability: float, key: np.uint64, row_ids: Tensor, column_ids: Tensor) -> "GridOperator":
         num_own = self.own_own.adjacency.num_rows
@@ -74,3 +121,23 @@ class GridOperator(GridMatrix):
             other_own=drop(self.other_own, row_ids[num_own:], column_ids[:num_own]),
             other_other=drop(self.other_other, row_ids[num_own:], column_ids[num_own:]),
         )
+
+
+def _columns_of(operator: LinearOperator, columns: slice) -> LinearOperator:
+    """Returns some columns of a matrix without a diagonal."""
+    adjacency, scale = operator.adjacency, operator.column_scale
+    chosen = (adjacency.indices >= columns.start) & (adjacency.indices < columns.stop)
+    starts = np.append(0, np.cumsum(chosen))[adjacency.indptr]
+    tile = Adjacency(starts, adjacency.indices[chosen] - columns.start, columns.stop - columns.start)
+    values = None if operator.values is None else operator.values[chosen]
+    return LinearOperator(tile, values, operator.row_scale, None if scale is None else scale[columns])
+
+
+def _rows_of(operator: LinearOperator, rows: slice) -> LinearOperator:
+    """Returns some rows of a matrix without a diagonal."""
+    adjacency, scale = operator.adjacency, operator.row_scale
+    edges = slice(int(adjacency.indptr[rows.start]), int(adjacency.indptr[rows.stop]))
+    indptr = adjacency.indptr[rows.start : rows.stop + 1] - edges.start
+    values = None if operator.values is None else operator.values[edges]
+    band = Adjacency(indptr, adjacency.indices[edges], adjacency.num_columns)
+    return LinearOperator(band, values, None if scale is None else scale[rows], operator.column_scale)

@@ -17,7 +17,7 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray
-from laconic.grids.axis import Axis, AxisExchange, LineAxis, wanted_of_line
+from laconic.grids.axis import Axis, AxisExchange, LineAxis, PlacedAxis, wanted_of_line
 from laconic.grids.block import Block, BlockMap, Quarters, edges_of_block, read_block, read_tile
 from laconic.grids.normalize import BlockOperators
 from laconic.grids.product import GridOperators
@@ -67,7 +67,7 @@ class GridPlacement:
         return self.operators
 
     @property
-    def columns(self) -> Axis:
+    def columns(self) -> PlacedAxis:
         return self.block.columns
 
     @property
@@ -82,6 +82,7 @@ def place(
     *,
     is_sparse: bool,
     is_for_symmetric: bool = False,
+    is_staged: bool = False,
 ) -> GridPlacement:
     """Returns the placement of this rank; all ranks call it together.
 
@@ -89,6 +90,7 @@ def place(
         read: opens a chunk by its number.
         is_sparse: exchange only rows that some edge needs.
         is_for_symmetric: the backward pass takes the matrix for its own transpose, where edges travel.
+        is_staged: rows travel from rank to rank, one block after the other, so that only two are in memory.
     """
     grid, rank = block_map.grid, communicator.rank
     chunks = [read(number) for number in block_map.chunks.chunks_of(rank)]
@@ -98,7 +100,7 @@ def place(
         if block_map.arrangement == "summa":
             held = _hold_cut_both_ways(read, block_map, communicator, line_ids, is_for_symmetric=is_for_symmetric)
         else:
-            held = _hold_block(read, block_map, communicator, line_ids, is_sparse=is_sparse)
+            held = _hold_block(read, block_map, communicator, line_ids, is_sparse=is_sparse, is_staged=is_staged)
         train_mask = _join([chunk.tensor("train_mask") for chunk in chunks])
         num_train = communicator.all_reduce(torch.tensor([int(train_mask.sum())]))
         largest = communicator.all_reduce(torch.tensor([held.num_columns]), op="max")
@@ -151,13 +153,14 @@ def _hold_block(
     line_ids: Tensor,
     *,
     is_sparse: bool,
+    is_staged: bool,
 ) -> _Held:
     block = read_block(read, block_map, communicator.rank, is_sparse=is_sparse)
     columns, rows = _axes(block, block_map, communicator, is_sparse=is_sparse)
     column_ids, row_ids = (torch.cat([line_ids, _gather_ids(axis, line_ids)]) for axis in (columns, rows))
     quarters = Quarters.of(block.adjacency, block.num_own)
     operators = BlockOperators(
-        block.adjacency, quarters, block.num_own, _as_numbers(block.weight), columns=columns, rows=rows
+        block.adjacency, quarters, block.num_own, _as_numbers(block.weight), columns, rows, is_staged
     )
     return _Held(operators, block.weight, row_ids, column_ids, block.adjacency.num_columns)
 
@@ -193,14 +196,15 @@ def _hold_cut_both_ways(
 
 def _axes(
     block: Block, block_map: BlockMap, communicator: Communicator, *, is_sparse: bool
-) -> tuple[Axis, AxisExchange]:
+) -> tuple[PlacedAxis, AxisExchange]:
     """Returns how rows for columns are gathered, along i, and how sums for rows are scattered, along k."""
     grid, rank, blocks = block_map.grid, communicator.rank, block_map.blocks
 
     def along(axis: Literal["i", "k"], others: NDArray[np.int64]) -> AxisExchange:
         if not is_sparse:
             return AxisExchange.dense(communicator, grid, axis, block_map.block_sizes)
-        return AxisExchange.sparse(communicator, wanted_of_line(grid, rank, axis, others, blocks), block.num_own)
+        wanted = wanted_of_line(grid, rank, axis, others, blocks)
+        return AxisExchange.sparse(communicator, wanted, block.num_own, grid.line(rank, axis))
 
     if block_map.arrangement == "replicated":
         columns = ReplicatedAxis.of(communicator, block_map, block.other_columns, is_sparse=is_sparse)

@@ -1,13 +1,14 @@
 """Which grid: every factorisation of the number of ranks with its words, memory and time, and the best of them.
 
-    plan = make_plan(sizes, width=128, itemsize=4, ...)
+    plan = make_plan(sizes, workload=Workload.of_model(model, ...), itemsize=4, ...)
     plan.best.grid, plan.table()
 
-Seconds are those of one product and its share of the backward pass, on rows as wide as the features: the local product
-and what travels, without what overlaps. They serve to compare grids, not to foretell an epoch.
+Seconds are those of all products of an epoch of the model: the local products and what travels, without what overlaps.
+They serve to compare grids, not to foretell an epoch. Where no model is known, of one product as wide as the features.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -17,6 +18,7 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.errors import ConfigError
 from laconic.grids.survey import GridSizes
+from laconic.grids.workload import Workload
 from laconic.units import format_bytes, format_count, format_seconds
 
 # Of the sparse product on one core: nanoseconds of an edge, and of each of its words (benchmarks/kernels.py has more).
@@ -38,9 +40,9 @@ class Candidate:
 
     Args:
         sizes: what it moves and holds.
-        words: words received in one product.
+        words: words received in all products.
         num_bytes: memory for the block of edges, features and exchange.
-        seconds: of one product.
+        seconds: of all products.
         objection: why it cannot be chosen, or nothing.
     """
 
@@ -61,6 +63,7 @@ class Plan:
     """All grids, the best first; those that cannot be chosen last."""
 
     candidates: tuple[Candidate, ...]
+    workload: Workload
 
     @property
     def best(self) -> Candidate:
@@ -68,7 +71,8 @@ class Plan:
 
     def table(self, most: int = 12) -> str:
         """Returns a line for each grid, for people."""
-        lines = [f"    {'pi pk pj':>12}  {'words/product':>14}  {'memory':>10}  {'time/product':>12}"]
+        unit = "epoch" if self.workload.is_of_model else "product"
+        lines = [f"    {'pi pk pj':>12}  {f'words/{unit}':>14}  {'memory':>10}  {f'time/{unit}':>12}"]
         for candidate in self.candidates[:most]:
             grid = candidate.grid
             lines.append(
@@ -86,32 +90,46 @@ class Plan:
 def make_plan(
     sizes: list[GridSizes],
     *,
-    width: int,
-    narrowest: int,
+    workload: Workload,
     itemsize: int,
     link_mbit: float,
     limit_bytes: int,
+    most_slices: int | None = None,
 ) -> Plan:
     """Returns all grids with their costs.
 
     Args:
-        width: features of a row.
-        narrowest: the narrowest rows that will be sliced.
+        workload: what will be multiplied.
         itemsize: bytes of a word.
         link_mbit: speed of a rank's link.
         limit_bytes: memory that a rank may use.
+        most_slices: the largest pj that may be chosen, whatever the workload.
     """
+
+    def objection(grid: Grid, num_bytes: int) -> str:
+        if grid.pj > workload.narrowest:
+            return f"slices {workload.narrowest} features"
+        if most_slices is not None and grid.pj > most_slices:
+            return "slices rows that are coded whole"
+        if num_bytes > limit_bytes:
+            return f"over the {format_bytes(limit_bytes)} of a rank"
+        return workload.objection(grid)
+
     candidates = sorted(
-        (_candidate(each, width, narrowest, itemsize, link_mbit, limit_bytes) for each in sizes),
+        (_candidate(each, workload, itemsize, link_mbit, objection) for each in sizes),
         key=lambda candidate: (bool(candidate.objection), candidate.seconds, candidate.num_bytes),
     )
     if candidates[0].objection:
         least = min(candidates, key=lambda candidate: candidate.num_bytes)
+        if least.num_bytes <= limit_bytes:
+            # The model is not for grids: `check` says so, by name, of the one that can do most.
+            least = next(candidate for candidate in candidates if candidate.grid.pi == candidate.grid.num_ranks)
+            return Plan((least, *(other for other in candidates if other is not least)), workload)
         raise ConfigError(
             f"No grid fits into the memory of a rank, {format_bytes(limit_bytes)}: {least.grid} needs the least, "
             f"{format_bytes(least.num_bytes)}. Use more ranks, or name a grid to try it nevertheless."
         )
-    return Plan(tuple(candidates))
+    return Plan(tuple(candidates), workload)
 
 
 def memory_limit(communicator: Communicator, num_local_ranks: int) -> int:
@@ -133,16 +151,18 @@ def buffer_bytes(sizes: GridSizes, width: int, itemsize: int) -> int:
 
 
 def _candidate(
-    sizes: GridSizes, width: int, narrowest: int, itemsize: int, link_mbit: float, limit_bytes: int
+    sizes: GridSizes,
+    workload: Workload,
+    itemsize: int,
+    link_mbit: float,
+    objection: Callable[[Grid, int], str],
 ) -> Candidate:
     grid = sizes.grid
-    num_bytes = held_bytes(sizes, width, itemsize) + buffer_bytes(sizes, width, itemsize)
-    words = sizes.words * width
-    compute = sizes.num_edges * (_EDGE_SECONDS + _WORD_SECONDS * width / grid.pj)
-    objection = ""
-    if grid.pj > narrowest:
-        objection = f"slices {narrowest} features"
-    elif num_bytes > limit_bytes:
-        objection = f"over the {format_bytes(limit_bytes)} of a rank"
-    seconds = compute + 8e-6 * words * itemsize / link_mbit + sizes.num_messages * _MESSAGE_SECONDS
-    return Candidate(sizes, words, num_bytes, seconds, objection)
+    num_bytes = held_bytes(sizes, workload.num_features, itemsize) + buffer_bytes(sizes, workload.widest, itemsize)
+    words = sizes.words * sum(workload.products)
+    compute = sum(
+        sizes.num_edges * (_EDGE_SECONDS + _WORD_SECONDS * -(-width // grid.pj)) for width in workload.products
+    )
+    messages = len(workload.products) * sizes.num_messages * _MESSAGE_SECONDS
+    seconds = compute + 8e-6 * words * itemsize / link_mbit + messages
+    return Candidate(sizes, words, num_bytes, seconds, objection(grid, num_bytes))

@@ -5,6 +5,7 @@ on a graph of three nodes, with axes that bring nothing and book what they would
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -19,6 +20,7 @@ from laconic.comm.splits import Splits
 from laconic.comm.transport.silent import SilentTransport
 from laconic.grids.aggregator import GridAggregator
 from laconic.grids.axis import book
+from laconic.grids.coded import ProductCoder
 from laconic.grids.placement import GridPlacement
 from laconic.grids.swap import NoSwap, Swap, check_width, slice_bounds, swap_splits
 from laconic.halo.gradients import SharedGradients
@@ -26,7 +28,12 @@ from laconic.halo.rehearsal import stage_shard
 from laconic.records import LedgerRecord
 
 
-def rehearse(model: nn.Module, placement: GridPlacement, epoch: int = 1) -> list[LedgerRecord]:
+def rehearse(
+    model: nn.Module,
+    placement: GridPlacement,
+    epoch: int = 1,
+    make_coder: Callable[[Ledger], ProductCoder] | None = None,
+) -> list[LedgerRecord]:
     """Returns what this rank will send and receive, as its ledger will count it.
 
     Rows of epoch 0 are what the first step costs once (phase "setup"); the others, labelled `epoch`, are what every
@@ -34,12 +41,14 @@ def rehearse(model: nn.Module, placement: GridPlacement, epoch: int = 1) -> list
 
     Args:
         model: attached or not; it is copied and stays as it is.
+        make_coder: returns what books coded products in a ledger; by default rows go as they are.
     """
     stage = _stage(placement)
     actor = detached_copy(model)
     with torch.random.fork_rng(devices=[]):
-        attach(actor, stage.shard, aggregator=GridAggregator(stage))
         ledger = stage.communicator.ledger
+        coder = None if make_coder is None else make_coder(ledger)
+        attach(actor, stage.shard, aggregator=GridAggregator(stage, coder))
         _act(actor, stage)
         once = [row for row in ledger.take(0) if row.phase == "setup"]
         _act(actor, stage)

@@ -17,14 +17,14 @@ from torch import Tensor
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.splits import Splits
-from laconic.grids.axis import Arrival, Arrived, Axis, AxisExchange
+from laconic.grids.axis import Arrival, Arrived, AxisExchange, PlacedAxis
 from laconic.grids.block import BlockMap
 
 # Shapes: N rows of the own block, G rows of the own group, M columns beyond the own block, W features
 
 
 @final
-class ReplicatedAxis(Axis):
+class ReplicatedAxis(PlacedAxis):
     """The two steps, as one axis.
 
     Args:
@@ -36,7 +36,9 @@ class ReplicatedAxis(Axis):
         num_before: columns from groups before the own one.
     """
 
-    def __init__(self, group: Axis, column: Axis, *, num_own: int, first: int, near: Tensor, num_before: int) -> None:
+    def __init__(
+        self, group: PlacedAxis, column: PlacedAxis, *, num_own: int, first: int, near: Tensor, num_before: int
+    ) -> None:
         self._group = group
         self._column = column
         self._num_own = num_own

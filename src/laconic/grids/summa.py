@@ -283,13 +283,18 @@ def _to_bytes(tile: LinearOperator, dtype: torch.dtype) -> Tensor:
     for scale, ends in ((tile.row_scale, rows), (tile.column_scale, columns)):
         values = values if scale is None else values * scale[ends]
     parts = (torch.from_numpy(rows), torch.from_numpy(columns), torch.from_numpy(values).to(dtype))
-    return torch.cat([part.contiguous().view(torch.uint8).view(len(rows), part.itemsize) for part in parts], dim=1)
+    return torch.cat([_copy(part).view(torch.uint8).view(len(rows), part.itemsize) for part in parts], dim=1)
 
 
 def _from_bytes(entries: Tensor, num_rows: int, num_columns: int, dtype: torch.dtype) -> LinearOperator:
     """Returns the matrix whose entries came from a rank."""
-    rows, columns, values = (part.contiguous() for part in entries.split_with_sizes([4, 4, dtype.itemsize], dim=1))
+    rows, columns, values = (_copy(part) for part in entries.split_with_sizes([4, 4, dtype.itemsize], dim=1))
     sources, destinations = columns.view(torch.int32).flatten().numpy(), rows.view(torch.int32).flatten().numpy()
     indptr, indices, order = compress_edges(sources, destinations, num_rows, num_columns)
     numbers = values.view(dtype).flatten().to(torch.float64 if dtype == torch.float64 else torch.float32).numpy()
     return LinearOperator(Adjacency(indptr, indices, num_columns), numbers[order])
+
+
+def _copy(part: Tensor) -> Tensor:
+    # Of a single entry, torch calls any strides contiguous, and then cannot see it as another type.
+    return part.clone(memory_format=torch.contiguous_format)

@@ -175,11 +175,15 @@ class HaloCoder:
 
     def route(self, layer: int) -> Route:
         """Returns the way of the next exchange of a layer in training."""
+        return self._coded.route(*self.next_place(layer))
+
+    def next_place(self, layer: int) -> tuple[Place, Rates]:
+        """Returns where in the run the next exchange of a layer is, and at which rates it goes."""
         call = self._calls.get(layer, 0)
         self._calls[layer] = call + 1
         if layer not in self._rates:
             self._rates[layer] = self._plan.rates(self._epoch, layer, self.measured)
-        return self._coded.route(Place(self._seed, self._epoch, self._step, layer, call), self._rates[layer])
+        return Place(self._seed, self._epoch, self._step, layer, call), self._rates[layer]
 
     def _measure(self) -> None:
         """Adds up what the epoch that has ended showed, over all ranks, if the schedule goes by it."""

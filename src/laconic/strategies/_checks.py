@@ -8,7 +8,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn import MessagePassing
 
+from laconic.comm.codecs import parse_codec
 from laconic.comm.communicator import Communicator
+from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
 
@@ -40,6 +42,15 @@ def check_plain_model(model: nn.Module, shard: Shard) -> None:
     for name, module in model.named_modules():
         _check_part(name or "the model", module)
     _check_parameters(model, shard)
+
+
+def check_schedule(codec: str, schedule: str) -> None:
+    """Raises ConfigError unless the schedule can go by what the codec lets it know."""
+    if parse_schedule(schedule).needs_measured and not parse_codec(codec).is_known_to_sender:
+        raise ConfigError(
+            f"schedule {schedule} goes by the error that senders measure, and with codec {codec} they do "
+            f"not know what receivers have. Use error_feedback instead, or another schedule."
+        )
 
 
 def check_only_model(is_first: bool, communicator: Communicator) -> None:

@@ -33,6 +33,9 @@ from laconic.store import Store
 class Strategy(ABC):
     """How ranks learn one model together."""
 
+    def expect_model(self, model: nn.Module) -> None:  # noqa: B027
+        """Told before `place` what will be trained, where that is known."""
+
     @abstractmethod
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
         """Returns the part of the graph that this rank holds; all ranks call it together."""

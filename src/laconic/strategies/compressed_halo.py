@@ -12,7 +12,6 @@ from laconic.comm.codecs import Codec, parse_codec
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
 from laconic.comm.schedules import Schedule, parse_schedule
-from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
 from laconic.halo.coder import HaloCoder, RatePlan, coded_exchange, costs_of
@@ -25,7 +24,7 @@ from laconic.halo.trial import check_layers, check_whole
 from laconic.launch.agreement import check_agreement
 from laconic.records import LedgerRecord
 from laconic.store import Store
-from laconic.strategies._checks import check_only_model, check_plain_model
+from laconic.strategies._checks import check_only_model, check_plain_model, check_schedule
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies.base import Strategy
 
@@ -55,12 +54,7 @@ class CompressedHalo(Strategy):
     _coder: HaloCoder | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        codec, schedule = self._members
-        if schedule.needs_measured and not codec.is_known_to_sender:
-            raise ConfigError(
-                f"schedule {self.schedule} goes by the error that senders measure, and with codec {self.codec} they do "
-                f"not know what receivers have. Use error_feedback instead, or another schedule."
-            )
+        check_schedule(self.codec, self.schedule)
 
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
         chunks = chunks_of(source, communicator, partitioner=self.partitioner)

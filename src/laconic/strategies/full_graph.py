@@ -6,29 +6,39 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
+from laconic.comm.codecs import parse_codec
+from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
-from laconic.comm.grid import Grid, parse_grid
+from laconic.comm.grid import Grid, Layout, parse_grid
+from laconic.comm.ledger import Ledger
+from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.grids.aggregator import GridAggregator
 from laconic.grids.block import BlockMap
 from laconic.grids.check import check_convolutions, check_symmetric_convolutions
+from laconic.grids.coded import BookedCoder, GridCoder, GridCut
 from laconic.grids.placement import GridPlacement, place
 from laconic.grids.plan import Plan, make_plan, memory_limit
 from laconic.grids.rehearsal import rehearse
 from laconic.grids.survey import survey
+from laconic.grids.workload import Workload
+from laconic.halo.coder import RatePlan
 from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap
 from laconic.halo.trial import check_layers, check_whole
+from laconic.launch.agreement import check_agreement
 from laconic.launch.environment import rank_environment
 from laconic.records import LedgerRecord
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_only_model, check_plain_model
+from laconic.strategies._checks import check_only_model, check_plain_model, check_schedule
 from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies.base import Strategy
 
@@ -47,6 +57,10 @@ class FullGraph(Strategy):
             grid(pi=, pk=, pj=), or as in the papers 1.5d_replicated(c=2) and 2d_summa; see laconic.comm.grid.
         exchange: sparse sends only rows that some edge needs, dense all rows of a block.
         partitioner: cuts a graph that does not come from a store; auto: metis for sparse exchange, random for dense.
+        codec, schedule: how rows and sums are written for the way in training, and at which rate, as in
+            compressed_halo; identity changes nothing. For grids with whole rows (pj = 1).
+        staged: rows travel block by block, the product of one running while the next is under way, so that two blocks
+            of other ranks are in memory at most, not all; more messages one after the other.
         link_mbit: speed of a rank's link, by which a plan weighs what travels against what is computed. Told, not
             measured: a run that is resumed has to choose the same grid.
     """
@@ -54,40 +68,77 @@ class FullGraph(Strategy):
     grid: str = "auto"
     exchange: str = "sparse"
     partitioner: str = "auto"
+    codec: str = "identity"
+    schedule: str = "constant"
+    staged: bool = False
     link_mbit: float = 1000.0
     plan: Plan | None = field(default=None, init=False, repr=False)
     """What was weighed where the grid was chosen here."""
     _placement: GridPlacement | None = field(default=None, init=False, repr=False)
     _attachment: Attachment | None = field(default=None, init=False, repr=False)
     _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
+    _model: nn.Module | None = field(default=None, init=False, repr=False)
+    _cut: GridCut | None = field(default=None, init=False, repr=False)
+    _coder: GridCoder | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.exchange not in EXCHANGES:
             raise ConfigError(unknown_name(self.exchange, EXCHANGES, family="exchange"))
         if self.grid != "auto":
             parse_grid(self.grid)
+        check_schedule(self.codec, self.schedule)
+        if self.staged and not isinstance(parse_codec(self.codec), Identity):
+            raise ConfigError(
+                f"full_graph: staged rows go as they are, and codec {self.codec} writes a product's rows at once. "
+                f"Leave out one of the two."
+            )
         if not 0 < self.link_mbit < math.inf:
             raise ConfigError(f"full_graph: link_mbit should be above 0, such as 1000; got {self.link_mbit}.")
 
+    def expect_model(self, model: nn.Module) -> None:
+        self._model = model
+
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
-        if self.grid != "auto":
-            # Before anything is said, so that all ranks refuse alike.
-            parse_grid(self.grid).of(communicator.num_ranks)
+        # Before anything is said, so that all ranks refuse alike.
+        layout = None if self.grid == "auto" else parse_grid(self.grid)
+        if layout is not None:
+            self._check_layout(layout, layout.of(communicator.num_ranks))
         # Blocks of shuffled nodes have alike many edges; rows that nobody needs are most where neighbours share a part.
         by_default = "metis" if self.is_sparse else "random"
         partitioner = by_default if self.partitioner == "auto" else self.partitioner
         chunks = chunks_of(source, communicator, partitioner=partitioner)
         chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
-        grid = self._choose_grid(source, chunks, chunk_map, communicator)
-        layout = None if self.grid == "auto" or communicator.num_ranks == 1 else parse_grid(self.grid)
+        if layout is not None:
+            grid = layout.of(communicator.num_ranks)
+        else:
+            grid = self._choose_grid(source, chunks, chunk_map, communicator)
+        is_blocks = layout is None or communicator.num_ranks == 1
         self._placement = place(
             chunks.open,
-            BlockMap(grid, chunk_map, "blocks" if layout is None else layout.arrangement),
+            BlockMap(grid, chunk_map, "blocks" if is_blocks or layout is None else layout.arrangement),
             communicator,
             is_sparse=self.is_sparse,
             is_for_symmetric=layout is not None and layout.is_for_symmetric,
+            is_staged=self.staged,
         )
+        if self._is_coded:
+            check_agreement(communicator, {"codec": self.codec, "schedule": self.schedule})
+            self._cut = GridCut.of(self._placement)
         return self._placement.shard
+
+    def _check_layout(self, layout: Layout, grid: Grid) -> None:
+        """Raises ConfigError where a codec, or stages, are asked for in a layout that has none."""
+        is_coded = not isinstance(parse_codec(self.codec), Identity) and grid.num_ranks > 1
+        if is_coded and (layout.arrangement != "blocks" or grid.pj > 1):
+            raise ConfigError(
+                f"codec {self.codec} is for whole rows and blocks that stay where they are, a grid with pj=1; "
+                f'grid="{self.grid}" has pj={grid.pj}. Use 1d, 1d_columns, 1.5d or 2d, or the codec identity.'
+            )
+        if self.staged and layout.arrangement != "blocks":
+            raise ConfigError(
+                f'grid="{self.grid}" moves whole blocks, as in its paper, and has no stages. Use 1d, 1.5d, 2d or '
+                f"another grid, or leave staged out."
+            )
 
     def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
         placement = self.placement
@@ -125,12 +176,16 @@ class FullGraph(Strategy):
         copy_from_first(model, placement.communicator)
         check_only_model(self._gradients is None, placement.communicator)
         self._gradients = SharedGradients(model, placement.communicator)
-        self._attachment = attach(model, shard, seed=seed, aggregator=GridAggregator(placement))
+        if self._cut is not None:
+            self._coder = GridCoder(placement, self._cut, self._rate_plan(model, self._cut), seed, self._gradients)
+        self._attachment = attach(model, shard, seed=seed, aggregator=GridAggregator(placement, self._coder))
         return self._attachment
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
         assert self._attachment is not None, "attach comes before the first epoch"
         self._attachment.start_epoch(epoch, step)
+        if self._coder is not None:
+            self._coder.start_epoch(epoch, step)
         return self._attachment.shard
 
     def share_loss(self, loss: Tensor) -> Tensor:
@@ -138,34 +193,66 @@ class FullGraph(Strategy):
         return self._gradients.share(loss)
 
     def state(self) -> dict[str, Any]:
-        return {}
+        return {} if self._coder is None else self._coder.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Does nothing: between two epochs there is nothing to remember."""
+        if self._coder is not None:
+            self._coder.load_state(state)
 
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
-        return rehearse(model, self.placement, epoch)
+        cut = self._cut
+        if cut is None:
+            return rehearse(model, self.placement, epoch)
+        plan = self._rate_plan(model, cut)
+        measured = () if self._coder is None else self._coder.measured
+        return rehearse(model, self.placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
+
+    def _rate_plan(self, model: nn.Module, cut: GridCut) -> RatePlan:
+        codec, schedule = parse_codec(self.codec), parse_schedule(self.schedule)
+        costs = None
+        if schedule.needs_costs:
+            coders: list[BookedCoder] = []
+
+            def noted(ledger: Ledger) -> BookedCoder:
+                coders.append(BookedCoder(cut, ledger, None, 1, ()))
+                return coders[0]
+
+            rehearse(model, self.placement, 1, noted)
+            costs = cut.costs(codec, coders[0].exchanges)
+        return RatePlan(codec, schedule, cut.counts, frozenset(), cut.first_rate, costs)
 
     def _choose_grid(
         self, source: Graph | Store, chunks: Chunks, chunk_map: ChunkMap, communicator: Communicator
     ) -> Grid:
-        if self.grid != "auto" or communicator.num_ranks == 1:
-            return Grid() if self.grid == "auto" else parse_grid(self.grid).of(communicator.num_ranks)
-        about = source if isinstance(source, Graph) else source.manifest
-        dtype = source.x.dtype if isinstance(source, Graph) else source.features_dtype
+        if communicator.num_ranks == 1:
+            return Grid()
         environment = rank_environment()
+        dtype = source.x.dtype if isinstance(source, Graph) else source.features_dtype
         self.plan = make_plan(
             survey(chunks.open, chunk_map, communicator, is_sparse=self.is_sparse),
-            width=about.num_features,
-            # Hidden layers are known later: `check` refuses those that cannot be sliced.
-            narrowest=min(about.num_features, about.num_classes),
+            workload=self._workload(source, dtype, int(np.diff(chunk_map.rank_starts).max())),
             itemsize=dtype.itemsize,
             link_mbit=self.link_mbit,
             limit_bytes=memory_limit(communicator, 1 if environment is None else environment.num_local_ranks),
+            most_slices=None if isinstance(parse_codec(self.codec), Identity) else 1,
         )
         if communicator.rank == 0:
             logger.info("Grids of %s ranks, for the busiest one:\n%s", communicator.num_ranks, self.plan.table())
         return self.plan.best.grid
+
+    def _workload(self, source: Graph | Store, dtype: torch.dtype, largest_num_rows: int) -> Workload:
+        about = source if isinstance(source, Graph) else source.manifest
+        if self._model is None:
+            # Layers are known later: `check` refuses those that cannot be sliced.
+            return Workload.of_features(about.num_features, about.num_classes)
+        is_weighted = source.edge_weight is not None if isinstance(source, Graph) else source.chunk(0).has_weights
+        return Workload.of_model(
+            self._model, about.num_features, dtype, is_weighted=is_weighted, largest_num_rows=largest_num_rows
+        )
+
+    @property
+    def _is_coded(self) -> bool:
+        return not isinstance(parse_codec(self.codec), Identity) and self.placement.communicator.num_ranks > 1
 
     @property
     def is_sparse(self) -> bool:

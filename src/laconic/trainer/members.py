@@ -65,6 +65,13 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
     inputs = describe_data(data, config.data.source if graph is None else None)
     # Before anything is shared out: parts of different graphs do not fit together.
     check_agreement(communicator, {f"data.{key}": str(value) for key, value in inputs.items()})
+    about = data if isinstance(data, Graph) else data.manifest
+    is_own_model = model is not None
+    if model is None:
+        model = build_model(
+            config.model, num_features=about.num_features, num_classes=about.num_classes, seed=training.seed
+        )
+    strategy.expect_model(model)
     normalise = config.data.normalise_features
     if isinstance(data, Graph):
         data, normalised = prepare_features(data, normalise)
@@ -72,13 +79,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
     else:
         shard, normalised = prepare_features(strategy.place(data, communicator), normalise, communicator)
         shard = strategy.with_features(shard.x, partial(prepare_rows, normalised=normalised))
-    about = data if isinstance(data, Graph) else data.manifest
     check_trainable(about.name, strategy.num_train)
-    is_own_model = model is not None
-    if model is None:
-        model = build_model(
-            config.model, num_features=about.num_features, num_classes=about.num_classes, seed=training.seed
-        )
     strategy.check(model, shard)
     strategy.expect_epochs(training.epochs)
     logger.info(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.grids.product_runs import chunks_of, random_graph, received_words
+from torch_geometric.nn import GAT, GCN, GraphSAGE, SGConv
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid, all_grids
@@ -14,6 +15,7 @@ from laconic.comm.transport import run_ranks
 from laconic.errors import ConfigError
 from laconic.grids.plan import make_plan
 from laconic.grids.survey import GridSizes, survey
+from laconic.grids.workload import Workload
 from laconic.strategies import parse_strategy
 
 
@@ -47,7 +49,14 @@ def test_the_edges_of_every_block_are_counted():
 
 
 def plan_of(sizes, **changed):
-    setting = {"width": 64, "narrowest": 8, "itemsize": 4, "link_mbit": 1.0, "limit_bytes": 1 << 30}
+    workload = Workload(
+        num_features=64,
+        products=changed.pop("products", (64,)),
+        is_of_model=False,
+        narrowest=changed.pop("narrowest", 8),
+        objection=lambda grid: "",
+    )
+    setting = {"workload": workload, "itemsize": 4, "link_mbit": 1.0, "limit_bytes": 1 << 30}
     return make_plan(sizes, **{**setting, **changed})
 
 
@@ -86,3 +95,57 @@ def test_auto_trains_on_the_grid_of_its_plan():
     assert all(other == (chosen, chosen) for other in others)
     # Two classes: features are sliced for two ranks at most.
     assert chosen.pj <= 2
+
+
+def workload_of(model) -> Workload:
+    return Workload.of_model(model.double(), 12, torch.float64, is_weighted=False, largest_num_rows=100)
+
+
+@pytest.mark.parametrize(
+    ("build", "products"),
+    [
+        # The first layer's aggregate is kept; the others multiply on the narrower side, and back; then evaluation.
+        (lambda: GCN(12, 9, 3, 5), (9, 5, 5, 9, 9, 5)),
+        (lambda: GraphSAGE(12, 6, 2, 7), (6, 6, 6)),
+        # Powers of the features are kept too.
+        (lambda: SGConv(12, 5, K=3), ()),
+        # Rows of 8 go rather than two heads of 5.
+        (lambda: GAT(12, 8, 2, 5, heads=2), (8, 8, 8)),
+    ],
+)
+def test_a_model_is_asked_for_its_products(build, products):
+    workload = workload_of(build())
+    assert workload.is_of_model
+    assert sorted(workload.products) == sorted(products)
+
+
+def test_what_a_model_cannot_use_is_not_chosen_however_fast():
+    sizes = sizes_of(random_graph(400, 40_000), 8, is_sparse=False)
+    attention = workload_of(GAT(12, 8, 2, 8))
+    assert plan_of(sizes, workload=attention).best.grid.pj == 1
+    assert any(c.objection == "needs whole rows" for c in plan_of(sizes, workload=attention).candidates)
+    largest = workload_of(GraphSAGE(12, 8, 2, 8, aggr="max"))
+    assert plan_of(sizes, workload=largest).best.grid == Grid(8, 1, 1)
+    narrow = workload_of(GCN(12, 3, 2, 8))
+    assert plan_of(sizes, workload=narrow).best.grid.pj <= 3
+
+
+def test_the_words_of_an_epoch_are_those_that_are_predicted_for_it():
+    graph = random_graph(60, 200, num_features=12)
+    torch.manual_seed(0)
+    model = GCN(12, 9, 3, 5).double()
+
+    def run(transport):
+        strategy = parse_strategy("full_graph(partitioner=random)")
+        strategy.expect_model(model)
+        communicator = Communicator(transport, Ledger(transport.rank))
+        strategy.place(graph, communicator)
+        rows = [row for row in strategy.predict_traffic(model) if row.epoch == 1 and row.operation == "all_to_all"]
+        return strategy.plan, sum(row.num_bytes for row in rows) / 8 / 2
+
+    found = run_ranks(4, run)
+    plan = found[0][0]
+    assert "words/epoch" in plan.table()
+    # The plan has the busiest rank of a product and its transpose, the mean of both ways.
+    assert max(words for _, words in found) <= plan.best.words
+    assert max(words for _, words in found) >= 0.9 * plan.best.words
