@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch_geometric.nn import APPNP, GAT, GCN, ChebConv, GraphSAGE, Transformer
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
-from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.errors import ConfigError, StoreError, UnsupportedModelError
 from laconic.graph import Graph
 from laconic.store import open_store, write_store
 from laconic.strategies import parse_strategy
@@ -140,3 +141,40 @@ def test_more_ranks_than_chunks_are_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="has 2 chunks, and each of the 3 ranks needs one"):
         run_ranks(3, run)
+
+
+@pytest.mark.parametrize("grid", ["2d", "auto"])
+@pytest.mark.parametrize("name", ["chunk_00003/bridge_src.npy", "chunk_00003/x.npy"])
+def test_what_one_rank_lacks_is_told_by_all_of_them(name, grid, tmp_path):
+    graph = make_graph()
+    for rank in range(4):
+        write_store(graph, torch.arange(graph.num_nodes).numpy() % 4, tmp_path / f"store{rank}")
+    (tmp_path / "store3" / name).unlink()
+
+    def run(transport):
+        communicator = Communicator(transport, Ledger(transport.rank))
+        strategy, store = parse_strategy(f'full_graph(grid="{grid}")'), open_store(tmp_path / f"store{transport.rank}")
+        with pytest.raises(StoreError, match=rf"Not every rank can read what it needs. rank 3: .*{name}: a file of"):
+            strategy.place(store, communicator)
+        return True
+
+    assert run_ranks(4, run) == [True] * 4
+
+
+def test_chunks_that_a_rank_does_not_read_need_not_be_there(tmp_path):
+    graph = make_graph()
+    for rank in range(4):
+        write_store(graph, torch.arange(graph.num_nodes).numpy() % 4, tmp_path / f"store{rank}")
+        row_group = rank // 2
+        for number in range(4):
+            if number // 2 != row_group:
+                shutil.rmtree(tmp_path / f"store{rank}" / f"chunk_{number:05d}")
+            elif number != rank:
+                (tmp_path / f"store{rank}" / f"chunk_{number:05d}" / "x.npy").unlink()
+
+    def run(transport):
+        communicator = Communicator(transport, Ledger(transport.rank))
+        store = open_store(tmp_path / f"store{transport.rank}")
+        return parse_strategy('full_graph(grid="2d")').place(store, communicator).num_rows
+
+    assert sum(run_ranks(4, run)) == graph.num_nodes

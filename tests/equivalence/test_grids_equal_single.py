@@ -207,6 +207,17 @@ def test_a_graph_without_edges_sends_no_rows_where_none_is_needed():
     assert not [row for rank in ranks for rows in rank.counted[1:] for row in rows if row.operation == "all_to_all"]
 
 
+@pytest.mark.parametrize("grid", ["2d", "feature", "2d_summa"])
+def test_ids_beyond_32_bits_are_told_apart(grid):
+    graph = wide_graph()
+    # Equal but for what 32 bits cut off.
+    ids = torch.arange(graph.num_nodes) % 2 + (torch.arange(graph.num_nodes) << 40)
+    graph = dataclasses.replace(graph, node_ids=ids)
+    single, ranks = grid_outcomes(MODELS["APPNP"], graph, 4, grid, EPOCHS)
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
 @pytest.mark.parametrize("grid", ["1d", "2d", "grid(pi=1, pk=2, pj=2)", "1.5d_replicated(c=2)", "2d_summa"])
 def test_a_store_is_read_by_block_whatever_the_order_of_its_nodes(grid, tmp_path):
     graph = wide_graph(weighted=True)

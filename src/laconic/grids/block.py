@@ -22,6 +22,19 @@ from laconic.store import Chunk
 
 # Shapes: N nodes of the own block, R rows, C columns, E edges, P ranks
 
+NODE_ARRAYS = ("node_ids", "x", "y", "train_mask", "val_mask", "test_mask")
+EDGE_ARRAYS = (
+    "intra_indptr",
+    "intra_indices",
+    "intra_weight",
+    "bridge_ptr",
+    "bridge_src",
+    "bridge_dst",
+    "bridge_weight",
+)
+# Where a table of all nodes would be larger than what it is for, numbers are sorted instead.
+_TABLE_BYTES_PER_EDGE = 16
+
 # The places of sources and destinations, and the weights, as read.
 Edges = tuple[NDArray[np.int64], NDArray[np.int64], Tensor | None]
 
@@ -158,8 +171,9 @@ def read_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, *, 
         sources, destinations, weight = _loops_at_home(read, block_map, rank, (sources, destinations, weight))
     first, end = block_map.blocks[rank]
     num_own = int(end - first)
-    other_rows, other_columns = block_map.others(rank, "k"), block_map.others(rank, "i")
-    if is_sparse:
+    if not is_sparse:
+        other_rows, other_columns = block_map.others(rank, "k"), block_map.others(rank, "i")
+    else:
         other_rows, other_columns = (
             _that_occur(places, first, end, int(block_map.chunks.rank_starts[-1])) for places in (destinations, sources)
         )
@@ -189,6 +203,23 @@ def read_tile(
     if weight is not None:
         weight = weight[torch.from_numpy(order.astype(np.int64))]
     return Adjacency(indptr, indices, num_columns), weight
+
+
+def arrays_of_block(block_map: BlockMap, rank: int) -> dict[int, Sequence[str]]:
+    """Returns the arrays that a rank reads, by chunk: all of its own, edges of its row group, ids of its line along j.
+
+    Args:
+        block_map: where pi = 1, every rank reads the edges of all chunks.
+    """
+    mine = block_map.grid.place_of(rank)
+    is_tile = block_map.arrangement == "summa"
+    rows = block_map.chunks_where(lambda place: place.i == mine.i or (is_tile and place.i == mine.j))
+    needed: dict[int, Sequence[str]] = dict.fromkeys(rows, EDGE_ARRAYS)
+    for peer in block_map.grid.line(rank, "j"):
+        needed |= dict.fromkeys(block_map.chunks.chunks_of(peer), (*EDGE_ARRAYS, "node_ids"))
+    if is_tile:
+        needed = dict.fromkeys(needed, (*EDGE_ARRAYS, "node_ids"))
+    return needed | dict.fromkeys(block_map.chunks.chunks_of(rank), (*EDGE_ARRAYS, *NODE_ARRAYS))
 
 
 def edges_of_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int) -> Edges:
@@ -253,6 +284,8 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _that_occur(places: NDArray[np.int64], first: int, end: int, num_places: int) -> NDArray[np.int64]:
+    if num_places > _TABLE_BYTES_PER_EDGE * max(len(places), 1 << 16):
+        return np.unique(places[(places < first) | (places >= end)])
     # Marked in a table of all nodes: cheaper than sorting the edges.
     occurs = np.zeros(num_places, bool)
     occurs[places] = True

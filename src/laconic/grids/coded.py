@@ -15,18 +15,20 @@ from torch import Tensor
 from laconic.comm.codecs import Codec
 from laconic.comm.codecs.base import Direction
 from laconic.comm.codecs.identity import Identity
-from laconic.comm.coded_exchange import CODABLE, CodedExchange, Counts, Rates, any_coded
+from laconic.comm.coded_exchange import CodedExchange, Counts, Rates
 from laconic.comm.exchange import Route, RowExchange
+from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.ledger import Ledger
 from laconic.comm.schedules import Costs, Line, Measured
-from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
 from laconic.grids.axis import Arrival, Arrived, Axis, AxisExchange
 from laconic.grids.placement import GridPlacement
 from laconic.halo.coder import Exchanged, HaloCoder, RatePlan, costs_of
-from laconic.halo.cut import Cut
 from laconic.halo.gradients import SharedGradients
 
 # Shapes: N rows of the own block, M rows of the others, P ranks
+
+# Those of a training step along i, and along k.
+Exchanges = tuple[list[Exchanged], list[Exchanged]]
 
 
 class ProductCoder(Protocol):
@@ -48,11 +50,13 @@ class GridCut:
         columns: rows that go from each rank to each, forward, (P, P).
         rows: sums that do.
         remote_share: share of all edges whose source is not in the own block.
+        degree: edges per node.
     """
 
     columns: Counts
     rows: Counts
     remote_share: float
+    degree: float
 
     @staticmethod
     def of(placement: GridPlacement) -> "GridCut":
@@ -65,20 +69,15 @@ class GridCut:
             table = communicator.all_gather(own).numpy()
         num_edges, num_remote = table[:, -2:].sum(axis=0)
         num_ranks = communicator.num_ranks
-        share = float(num_remote / max(num_edges, 1))
-        return GridCut(table[:, :num_ranks], table[:, num_ranks : 2 * num_ranks], share)
+        share, degree = float(num_remote / max(num_edges, 1)), float(num_edges / max(placement.num_nodes, 1))
+        return GridCut(table[:, :num_ranks], table[:, num_ranks : 2 * num_ranks], share, degree)
 
     @property
     def counts(self) -> Counts:
         """What goes from each rank to each in one product."""
         return self.columns + self.rows
 
-    @property
-    def first_rate(self) -> float:
-        """The rate to begin with, as the share of remote edges suggests."""
-        return Cut(self.counts, self.remote_share).first_rate
-
-    def costs(self, codec: Codec, exchanges: tuple[list[Exchanged], list[Exchanged]]) -> Costs:
+    def costs(self, codec: Codec, exchanges: Exchanges) -> Costs:
         """Returns what the lines of an epoch cost, given its exchanges along both axes."""
         nothing: frozenset[int] = frozenset()
         of_columns, of_rows = (
@@ -121,10 +120,10 @@ class GridCoder:
         received = row_ids[:num_own][rows.lists.send_rows].numpy()
         self._rows = CodedExchange(sums, plan.codec, cut.rows, row_ids[num_own:].numpy(), received)
         self._lists = rows.lists
-        # Of any pair of ranks: those of the two axes are never the same.
-        self._rows.memories = self._columns.memories
         self._coder = HaloCoder(self._columns, plan, seed, gradients)
+        # Of any pair of ranks: those of the two axes are never the same.
         self._rows.errors = self._columns.errors
+        self._is_same_ranks = False
 
     @property
     def measured(self) -> tuple[Measured, ...]:
@@ -145,14 +144,35 @@ class GridCoder:
         return gathering, _Scattering(self._rows.route(place, rates), self._lists)
 
     def state(self) -> dict[str, Any]:
-        """Returns what is remembered, of all ranks, on rank 0; all ranks call it together."""
-        state = self._coder.state()
-        self._rows.errors = self._columns.errors
-        return state
+        """Returns what says for whom `tensors` are."""
+        return self._coder.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes back what `state` gave."""
+        """Takes back what `state` gave, before `load_tensors`."""
         self._coder.load_state(state)
+        self._is_same_ranks = state.get("num_ranks") == self._rows.communicator.num_ranks
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what is remembered, of all ranks on rank 0; all ranks call it together."""
+        tensors = self._coder.tensors()
+        self._rows.errors = self._columns.errors
+        if self._rows.codec.has_memory:
+            communicator = self._rows.communicator
+            with communicator.ledger.phase("checkpoint"):
+                of_ranks = gather_unequal_tensors(communicator, self._rows.tensors())
+            tensors |= {
+                f"rows.{rank}.{name}": value for rank, own in enumerate(of_ranks) for name, value in own.items()
+            }
+        return tensors
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Takes back what `tensors` gave on rank 0. On another number of ranks, memories begin anew."""
+        self._coder.load_tensors(tensors)
+        own = f"rows.{self._rows.communicator.rank}."
+        if self._is_same_ranks:
+            self._rows.load_tensors(
+                {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
+            )
 
 
 @final
@@ -221,7 +241,7 @@ class BookedCoder:
         self._plan = plan
         self._epoch = epoch
         self._measured = measured
-        self.exchanges: tuple[list[Exchanged], list[Exchanged]] = ([], [])
+        self.exchanges: Exchanges = ([], [])
         """Those of the last training step, along each axis."""
 
     def begin(self, *, is_training: bool) -> None:
@@ -254,12 +274,7 @@ class _Tariff:
     def book(self, rows: Tensor, direction: Direction, ledger: Ledger) -> None:
         one = Exchanged(self.layer, direction, rows.shape[1], rows.dtype)
         self.noted.append(one)
-        sizes, rank = one.num_bytes(self.codec, self.counts, self.rates), ledger.rank
-        ledger.count("all_to_all", *all_to_all_traffic(rank, sizes[rank].tolist(), sizes[:, rank].tolist()))
-        is_coded = rows.dtype in CODABLE and any_coded(self.codec, self.counts, self.rates, one.width, rows.itemsize)
-        if is_coded and not self.codec.is_fixed_size:
-            # Sizes are told first.
-            ledger.count("all_gather", *all_gather_traffic(len(sizes), 8 * len(sizes)))
+        one.count(ledger, self.codec, self.counts, self.rates)
 
 
 @final

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
+from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray
 from laconic.grids.axis import Axis, AxisExchange, LineAxis, PlacedAxis, wanted_of_line
@@ -22,7 +23,7 @@ from laconic.grids.block import Block, BlockMap, Quarters, edges_of_block, read_
 from laconic.grids.normalize import BlockOperators
 from laconic.grids.product import GridOperators
 from laconic.grids.replicated import ReplicatedAxis
-from laconic.grids.summa import SummaAxes, SummaOperators
+from laconic.grids.summa import LARGEST_GROUP, SummaAxes, SummaOperators
 from laconic.grids.swap import NoSwap, Swap, SwapExchange
 from laconic.grids.symmetry import check_symmetric
 from laconic.store import Chunk
@@ -93,6 +94,11 @@ def place(
         is_staged: rows travel from rank to rank, one block after the other, so that only two are in memory.
     """
     grid, rank = block_map.grid, communicator.rank
+    if block_map.arrangement == "summa" and max(block_map.block_sizes) > LARGEST_GROUP:
+        raise ConfigError(
+            f"In 2d_summa edges travel as numbers of 32 bits within groups of rows, and with pi={grid.pi} a group has "
+            f'{max(block_map.block_sizes)} rows, more than 2^31 - 1. Use grid="2d", whose edges stay, or more ranks.'
+        )
     chunks = [read(number) for number in block_map.chunks.chunks_of(rank)]
     line = [number for peer in grid.line(rank, "j") for number in block_map.chunks.chunks_of(peer)]
     line_ids = _join([read(number).tensor("node_ids") for number in line])

@@ -8,7 +8,7 @@ helps) the first time that a Store opens it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -93,6 +93,13 @@ class Store:
         """Raises StoreError unless every file is there and as long as it was written; reads none of them."""
         for path, entry in self._files():
             check_size(path, entry)
+
+    def check_chunk(self, number: int, names: Iterable[str]) -> None:
+        """Raises StoreError unless these arrays of a chunk are there and as long as written; reads none of them."""
+        files = self.manifest.chunks[number].files
+        for name in names:
+            if name in files:
+                check_size(self._path(number, name), files[name])
 
     def verify(self) -> None:
         """Raises StoreError unless every file holds what was written; reads all of them."""

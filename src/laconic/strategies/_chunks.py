@@ -1,7 +1,7 @@
 """The chunks of a graph, wherever it is: in a store, or in memory and cut here, alike on all ranks."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -19,10 +19,15 @@ from laconic.store import Chunk, Store, chunk_in_memory
 @final
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """Sizes of all chunks, and a way to each of them."""
+    """Sizes of all chunks, and a way to each of them.
+
+    Args:
+        check: raises StoreError unless arrays of a chunk are there, by name; where they are in memory, never.
+    """
 
     num_nodes: Sequence[int]
     open: Callable[[int], Chunk]
+    check: Callable[[int, Iterable[str]], None] = lambda number, names: None
 
     @property
     def num_chunks(self) -> int:
@@ -41,7 +46,7 @@ def chunks_of(
     num_ranks = communicator.num_ranks
     if isinstance(source, Store):
         _check_fits(source, num_ranks, num_chunks)
-        return Chunks([chunk.num_nodes for chunk in source.manifest.chunks], source.chunk)
+        return Chunks([chunk.num_nodes for chunk in source.manifest.chunks], source.chunk, source.check_chunk)
     wanted = num_ranks if num_chunks is None else num_chunks
     if wanted < num_ranks:
         raise ConfigError(f"There are {num_ranks} ranks, and each needs a chunk at least; chunks is {wanted}.")

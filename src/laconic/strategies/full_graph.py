@@ -17,12 +17,12 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid, Layout, parse_grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.schedules import parse_schedule
-from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.errors import ConfigError, StoreError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.grids.aggregator import GridAggregator
-from laconic.grids.block import BlockMap
+from laconic.grids.block import BlockMap, arrays_of_block
 from laconic.grids.check import check_convolutions, check_symmetric_convolutions
-from laconic.grids.coded import BookedCoder, GridCoder, GridCut
+from laconic.grids.coded import BookedCoder, Exchanges, GridCoder, GridCut
 from laconic.grids.placement import GridPlacement, place
 from laconic.grids.plan import Plan, make_plan, memory_limit
 from laconic.grids.rehearsal import rehearse
@@ -33,7 +33,7 @@ from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap
 from laconic.halo.trial import check_layers, check_whole
-from laconic.launch.agreement import check_agreement
+from laconic.launch.agreement import check_agreement, check_all_ready
 from laconic.launch.environment import rank_environment
 from laconic.records import LedgerRecord
 from laconic.specs import unknown_name
@@ -108,14 +108,14 @@ class FullGraph(Strategy):
         partitioner = by_default if self.partitioner == "auto" else self.partitioner
         chunks = chunks_of(source, communicator, partitioner=partitioner)
         chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
-        if layout is not None:
-            grid = layout.of(communicator.num_ranks)
+        if layout is None or communicator.num_ranks == 1:
+            block_map = BlockMap(self._choose_grid(source, chunks, chunk_map, communicator), chunk_map)
         else:
-            grid = self._choose_grid(source, chunks, chunk_map, communicator)
-        is_blocks = layout is None or communicator.num_ranks == 1
+            block_map = BlockMap(layout.of(communicator.num_ranks), chunk_map, layout.arrangement)
+        check_all_ready(communicator, _lacking(chunks, block_map, communicator.rank))
         self._placement = place(
             chunks.open,
-            BlockMap(grid, chunk_map, "blocks" if is_blocks or layout is None else layout.arrangement),
+            block_map,
             communicator,
             is_sparse=self.is_sparse,
             is_for_symmetric=layout is not None and layout.is_for_symmetric,
@@ -177,7 +177,10 @@ class FullGraph(Strategy):
         check_only_model(self._gradients is None, placement.communicator)
         self._gradients = SharedGradients(model, placement.communicator)
         if self._cut is not None:
-            self._coder = GridCoder(placement, self._cut, self._rate_plan(model, self._cut), seed, self._gradients)
+            exchanges = self._noted_exchanges(model, self._cut)
+            plan = self._rate_plan(self._cut, exchanges)
+            plan.check([*exchanges[0], *exchanges[1]])
+            self._coder = GridCoder(placement, self._cut, plan, seed, self._gradients)
         self._attachment = attach(model, shard, seed=seed, aggregator=GridAggregator(placement, self._coder))
         return self._attachment
 
@@ -199,27 +202,37 @@ class FullGraph(Strategy):
         if self._coder is not None:
             self._coder.load_state(state)
 
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self._coder is None else self._coder.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        if self._coder is not None:
+            self._coder.load_tensors(tensors)
+
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
         cut = self._cut
         if cut is None:
             return rehearse(model, self.placement, epoch)
-        plan = self._rate_plan(model, cut)
+        plan = self._rate_plan(cut, self._noted_exchanges(model, cut))
         measured = () if self._coder is None else self._coder.measured
         return rehearse(model, self.placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
 
-    def _rate_plan(self, model: nn.Module, cut: GridCut) -> RatePlan:
+    def _rate_plan(self, cut: GridCut, exchanges: Exchanges) -> RatePlan:
         codec, schedule = parse_codec(self.codec), parse_schedule(self.schedule)
-        costs = None
-        if schedule.needs_costs:
-            coders: list[BookedCoder] = []
+        costs = cut.costs(codec, exchanges) if schedule.needs_costs else None
+        first_rate = codec.first_rate(cut.remote_share, cut.degree)
+        return RatePlan(codec, schedule, cut.counts, frozenset(), first_rate, costs)
 
-            def noted(ledger: Ledger) -> BookedCoder:
-                coders.append(BookedCoder(cut, ledger, None, 1, ()))
-                return coders[0]
+    def _noted_exchanges(self, model: nn.Module, cut: GridCut) -> Exchanges:
+        """Returns the exchanges of a training step along both axes."""
+        coders: list[BookedCoder] = []
 
-            rehearse(model, self.placement, 1, noted)
-            costs = cut.costs(codec, coders[0].exchanges)
-        return RatePlan(codec, schedule, cut.counts, frozenset(), cut.first_rate, costs)
+        def noting(ledger: Ledger) -> BookedCoder:
+            coders.append(BookedCoder(cut, ledger, None, 1, ()))
+            return coders[0]
+
+        rehearse(model, self.placement, 1, noting)
+        return coders[0].exchanges
 
     def _choose_grid(
         self, source: Graph | Store, chunks: Chunks, chunk_map: ChunkMap, communicator: Communicator
@@ -228,6 +241,8 @@ class FullGraph(Strategy):
             return Grid()
         environment = rank_environment()
         dtype = source.x.dtype if isinstance(source, Graph) else source.features_dtype
+        one_axis = BlockMap(Grid(pi=communicator.num_ranks), chunk_map)
+        check_all_ready(communicator, _lacking(chunks, one_axis, communicator.rank))
         self.plan = make_plan(
             survey(chunks.open, chunk_map, communicator, is_sparse=self.is_sparse),
             workload=self._workload(source, dtype, int(np.diff(chunk_map.rank_starts).max())),
@@ -264,3 +279,13 @@ class FullGraph(Strategy):
         """What this rank holds."""
         assert self._placement is not None, "place comes first"
         return self._placement
+
+
+def _lacking(chunks: Chunks, block_map: BlockMap, rank: int) -> str | None:
+    """Returns what a rank lacks of what it has to read, in a sentence."""
+    try:
+        for number, names in arrays_of_block(block_map, rank).items():
+            chunks.check(number, names)
+    except StoreError as error:
+        return str(error)
+    return None

@@ -75,6 +75,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
     normalise = config.data.normalise_features
     if isinstance(data, Graph):
         data, normalised = prepare_features(data, normalise)
+        about = data
         shard = strategy.place(data, communicator)
     else:
         shard, normalised = prepare_features(strategy.place(data, communicator), normalise, communicator)
