@@ -99,6 +99,7 @@ class Contender:
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001)
         self._epoch = 0
         is_alone = isinstance(self.strategy, GradientOnly)
+        self._super_epochs = self.strategy.super_epochs if is_alone else None
         self.super_epoch = self.strategy.repartition_every if is_alone else 1
         self.moves_chunks = is_alone and not self.strategy.remember
         self.step()
@@ -146,7 +147,10 @@ class Contender:
         return (switch + first + (self.super_epoch - 1) * second) / self.super_epoch
 
     def _to_next_super_epoch(self) -> None:
-        self._epoch = -(-self._epoch // self.super_epoch) * self.super_epoch
+        if self._super_epochs is not None:
+            # Not one of the first ones, which are shorter.
+            next_one = self._super_epochs.number(max(self._epoch, 10 * self.super_epoch)) + 1
+            self._epoch = self._super_epochs.first_epoch(next_one) - 1
 
 
 def measure_memory(communicator: Communicator, plan: Plan) -> dict[str, object]:

@@ -17,6 +17,7 @@ from exchange import NUM_HOSTS, SOURCES, read_findings, stored
 from gradient_only_rank import LINK_MARK, OnLink, Plan, Way
 from harness import Benchmark, Target, console, make_table
 from laconic.datasets import load
+from laconic.isolated.super_epochs import SuperEpochs
 from laconic.lab import Lab, Traffic, check_requirements, parse_link
 
 RANK_PROGRAM = Path(__file__).with_name("gradient_only_rank.py")
@@ -180,7 +181,9 @@ def seconds_to(way: str, epochs: float, numbers: Mapping[str, float]) -> float:
     """Returns the seconds of so many epochs, each with the switch before it if there is one."""
     if way != DEFAULT or math.isinf(epochs):
         return epochs * numbers[f"{way}: epoch"]
-    num_switches = math.ceil(epochs / numbers[f"{way}: epochs of a switch"])
+    # Shorter super-epochs come first, as by default.
+    super_epochs = SuperEpochs(int(numbers[f"{way}: epochs of a switch"]), is_gradual=True)
+    num_switches = super_epochs.number(int(epochs)) + 1
     return epochs * numbers[f"{way}: step"] + num_switches * numbers[f"{way}: switch"]
 
 

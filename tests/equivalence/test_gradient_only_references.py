@@ -112,7 +112,7 @@ def test_remembered_neighbours_are_constants_in_every_step(name, num_ranks, code
     plain = models_of(STACKS[name], 1)[0]
     reference = Remembering(plain, graph, parts_of(graph, num_ranks), num_ranks, codec)
     optimizer = torch.optim.Adam(plain.parameters(), lr=LR)
-    settings = f"repartition_every={every}, partitioner=random, codec={codec}"
+    settings = f"repartition_every={every}, gradual=False, partitioner=random, codec={codec}"
     rank = run_isolated(STACKS[name], graph, num_ranks, settings, epochs)[0]
     for epoch in range(epochs):
         # The runs of this test evaluate after every epoch, and statistics are combined for it.
@@ -153,7 +153,7 @@ def test_a_refresh_ends_with_the_last_rows_that_it_fetches():
             lambda: Stack(SAGEConv(IN, 8), SAGEConv(8, OUT), CountsCalls(calls)),
             make_graph(),
             2,
-            f"repartition_every={every}",
+            f"repartition_every={every}, gradual=False",
             4,
         )
         return len(calls)

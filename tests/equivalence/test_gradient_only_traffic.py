@@ -20,6 +20,7 @@ MODELS = {
 # {} is the number of variable chunks.
 SETTINGS = {
     "remembered": "repartition_every=3",
+    "remembered, not gradually": "repartition_every=3, gradual=False",
     "remembered, as they are": "repartition_every=3, codec=identity",
     "remembered, by a rate": "repartition_every=3, codec=subset",
     "remembered, many chunks": "repartition_every=2, chunks=7",
@@ -122,7 +123,7 @@ def test_what_a_refresh_sends_goes_through_the_codec():
 
 
 def test_input_features_of_remembered_neighbours_come_once():
-    ranks = run_isolated(MODELS["GCN"], make_graph(), 3, "partitioner=random, repartition_every=2", 5)
+    ranks = run_isolated(MODELS["GCN"], make_graph(), 3, "partitioner=random, repartition_every=2, gradual=False", 5)
     for rank in ranks:
         layers = [{row.layer for row in rows if row.phase == "repartition"} for rows in rank.counted]
         assert layers == [{0, 1, 2}, set(), {1, 2}, set(), {1, 2}]

@@ -23,6 +23,7 @@ from laconic.isolated.buffers import combine_buffers
 from laconic.isolated.correction import Correction
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
 from laconic.isolated.refresh_coder import RefreshCoder
+from laconic.isolated.super_epochs import SuperEpochs
 from laconic.records import LedgerRecord
 
 
@@ -32,7 +33,7 @@ def rehearse(
     grounds: Grounds | None,
     coder: RefreshCoder | None,
     epoch: int,
-    every: int,
+    super_epochs: SuperEpochs,
     num_epochs: int | None,
     reduction: GradientReduction,
 ) -> list[LedgerRecord]:
@@ -45,7 +46,7 @@ def rehearse(
         model: attached or not; it is copied and stays as it is.
         grounds: what is trained on.
         coder: the ways of a refresh, if its rows are coded.
-        every: epochs of a super-epoch.
+        super_epochs: when they begin.
         num_epochs: of the run, where known.
         reduction: how gradients travel.
     """
@@ -55,7 +56,7 @@ def rehearse(
     stage = stage_of(placement)
     actor = detached_copy(model)
     ledger = stage.communicator.ledger
-    is_start = (epoch - 1) % every == 0
+    is_start = super_epochs.begins_with(epoch)
     with torch.random.fork_rng(devices=[]):
         attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
 
@@ -84,7 +85,7 @@ def rehearse(
     once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
     rest = [row for row in rows if row.phase != "setup"]
     if isinstance(grounds, MovingGrounds) and is_start:
-        rest = _merged([*rest, *_switch_rows(grounds, placement, epoch, every, num_epochs)])
+        rest = _merged([*rest, *_switch_rows(grounds, placement, epoch, super_epochs, num_epochs)])
     if coder is not None and recorder is not None and recorder.exchanges:
         coded = Ledger(placement.communicator.rank)
         coder.count(recorder.exchanges, coded)
@@ -93,19 +94,19 @@ def rehearse(
 
 
 def _switch_rows(
-    grounds: MovingGrounds, placement: Placement, epoch: int, every: int, num_epochs: int | None
+    grounds: MovingGrounds, placement: Placement, epoch: int, super_epochs: SuperEpochs, num_epochs: int | None
 ) -> list[LedgerRecord]:
     """Returns what it costs to enter a super-epoch: agreeing on coverage, and chunks that begin to come."""
     communicator, sweeper = placement.communicator, grounds.sweeper
     rank, num_ranks = communicator.rank, communicator.num_ranks
     if num_ranks == 1:
         return []
-    super_epoch = (epoch - 1) // every
+    super_epoch = super_epochs.number(epoch)
     ledger = Ledger(rank)
     with ledger.phase("repartition"):
         ledger.count("all_gather", *all_gather_traffic(num_ranks, Correction.gathered_bytes(num_ranks)))
         wanted = [sweeper.wanted(0, after=None)] if super_epoch == 0 else []
-        if num_epochs is None or (super_epoch + 1) * every < num_epochs:
+        if num_epochs is None or super_epochs.first_epoch(super_epoch + 1) <= num_epochs:
             wanted.append(sweeper.wanted(super_epoch + 1, after=super_epoch))
         for chunks in wanted:
             sent, received = sweeper.supply.between(chunks)

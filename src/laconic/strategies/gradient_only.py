@@ -27,14 +27,15 @@ from laconic.isolated.factors import Combination
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
 from laconic.isolated.refresh_coder import RefreshCoder, parse_refresh_codec
 from laconic.isolated.rehearsal import rehearse
+from laconic.isolated.super_epochs import SuperEpochs
 from laconic.isolated.sweeper import Sweeper
 from laconic.isolated.sweeping import SweepPlan, check_fixed_operators, make_sweeper
 from laconic.launch.agreement import check_agreement
 from laconic.records import CoverageRecord, LedgerRecord
-from laconic.specs import unknown_name
 from laconic.store import Store
 from laconic.strategies._checks import check_only_model, check_plain_model
 from laconic.strategies._chunks import Chunks, chunks_of
+from laconic.strategies._gradient_only_settings import check_settings
 from laconic.strategies.base import Strategy
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class GradientOnly(Strategy):
 
     Args:
         repartition_every: epochs of a super-epoch: how long a rank goes on with what it remembers or holds.
+        gradual: the first super-epochs have 1, 2, 4, ... epochs, as weights move fastest then; with remember only.
         remember: keep the layer inputs of neighbours on other ranks, from a pass at each super-epoch's start.
         codec: how these inputs are written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         variable: chunks of other ranks that a rank holds beside its own, other ones in each super-epoch.
@@ -73,6 +75,7 @@ class GradientOnly(Strategy):
     """
 
     repartition_every: int = 20
+    gradual: bool = True
     remember: bool = True
     codec: str = "quantize(bits=4, stochastic=False)"
     variable: int = 0
@@ -107,7 +110,7 @@ class GradientOnly(Strategy):
         self._reduction = parse_reduction(self.gradients)
         self._codec = parse_refresh_codec(self.codec)
         self._correction = Correction(self.correction, self.hops, self.shrinkage or 0.0, self.combination)
-        _check_settings(self)
+        check_settings(self)
 
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
         self._chunks = chunks_of(source, communicator, partitioner=self.partitioner, num_chunks=self.chunks)
@@ -127,6 +130,11 @@ class GradientOnly(Strategy):
         self._placement = replace(placement, shard=replace(placement.shard, x=x))
         self._prepare = prepare
         return self._placement.shard
+
+    @property
+    def super_epochs(self) -> SuperEpochs:
+        """When super-epochs begin."""
+        return SuperEpochs(self.repartition_every, is_gradual=self.remember and self.gradual)
 
     @property
     def num_train(self) -> int:
@@ -178,11 +186,11 @@ class GradientOnly(Strategy):
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
         assert self._attachment is not None, "attach comes before the first epoch"
         assert self._grounds is not None
-        super_epoch = (epoch - 1) // self.repartition_every
+        super_epoch = self.super_epochs.number(epoch)
         if super_epoch != self._super_epoch:
-            is_last = self._num_epochs is not None and (super_epoch + 1) * self.repartition_every >= self._num_epochs
+            is_last = self._num_epochs is not None and self.super_epochs.first_epoch(super_epoch + 1) > self._num_epochs
             if self._coder is not None:
-                self._coder.start_epoch(super_epoch * self.repartition_every + 1)
+                self._coder.start_epoch(self.super_epochs.first_epoch(super_epoch))
             self._grounds.enter(super_epoch, epoch, is_last=is_last)
             self._super_epoch = super_epoch
         self._attachment.start_epoch(epoch, step)
@@ -305,7 +313,7 @@ class GradientOnly(Strategy):
             self._grounds,
             self._coder,
             epoch,
-            self.repartition_every,
+            self.super_epochs,
             self._num_epochs,
             self._reduction,
         )
@@ -322,72 +330,3 @@ class GradientOnly(Strategy):
 
 def _as_stored(x: Tensor) -> Tensor:
     return x
-
-
-def _check_settings(strategy: GradientOnly) -> None:
-    """Raises ConfigError for settings that do not go together, each with what would."""
-    if strategy.repartition_every < 1:
-        raise ConfigError(f"repartition_every should be 1 or more epochs; got {strategy.repartition_every}.")
-    if strategy.rechunk_every < 0:
-        raise ConfigError(f"rechunk_every should be 0 (never) or more sweeps; got {strategy.rechunk_every}.")
-    for name, choices in (("normalise", ("auto", "held", "whole")), ("supply", ("auto", "storage", "peers"))):
-        if getattr(strategy, name) not in choices:
-            raise ConfigError(unknown_name(str(getattr(strategy, name)), choices, family=name))
-    if strategy.remember and (strategy.variable or strategy.correction != "none"):
-        raise ConfigError(
-            "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
-            "needed. Leave variable and correction out, or set remember=False."
-        )
-    if not strategy.remember and strategy.codec != GradientOnly.codec:
-        raise ConfigError(
-            f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."
-        )
-    if strategy.sync_every < 1:
-        raise ConfigError(f"sync_every should be 1 or more steps; got {strategy.sync_every}.")
-    if strategy.sync_every > 1 and strategy.gradients != "exact":
-        raise ConfigError(
-            f"With sync_every={strategy.sync_every} parameters travel, not gradients: gradients={strategy.gradients} "
-            f"has no effect. Leave one of them out."
-        )
-    if strategy.sync_every > 1 and strategy.correction in ("node", "batch"):
-        raise ConfigError(
-            f"With sync_every={strategy.sync_every} ranks count by their training nodes, and "
-            f"correction={strategy.correction} weighs them by coverage. Set sync_every=1, or use correction=sweep."
-        )
-    if not 0.0 <= strategy.remote <= 1.0:
-        raise ConfigError(f"remote should be a share from 0 to 1; got {strategy.remote}.")
-    if strategy.remote < 1.0 and not strategy.remember:
-        raise ConfigError("remote draws from remembered neighbours, and remember is False. Leave one of them out.")
-    by_coverage = strategy.correction in ("node", "batch")
-    if by_coverage and strategy.normalise == "whole":
-        raise ConfigError(
-            f"correction={strategy.correction} and normalise=whole correct the same thing twice, which is wrong for "
-            f"every node by another factor. Leave normalise out, or use correction=none."
-        )
-    if strategy.correction == "sweep" and strategy.normalise == "held":
-        raise ConfigError(
-            "correction=sweep weighs edges by how often they are held, which is exact only over the degrees of the "
-            "whole graph. Leave normalise out."
-        )
-    if strategy.schedule == "fixed" and (strategy.correction == "sweep" or strategy.rechunk_every):
-        raise ConfigError(
-            "With schedule=fixed chunks never change: correction=sweep and rechunk_every need ones that do. Use "
-            "schedule=cyclic, or leave them out."
-        )
-    if strategy.rechunk_every and strategy.variable < 2:
-        raise ConfigError(
-            f"rechunk_every brings other chunks of other ranks together, and with variable={strategy.variable} there "
-            f"are never two of them. Set variable=2 or more."
-        )
-    if strategy.sync_every > 1 and strategy.combination != "self_normalised":
-        raise ConfigError(
-            f"With sync_every={strategy.sync_every} ranks count by their training nodes, which is "
-            f"combination=self_normalised; got {strategy.combination}."
-        )
-    if strategy.correction == "sweep" and not strategy.variable:
-        raise ConfigError("correction=sweep needs variable chunks that change. Set variable=1 or more.")
-    if strategy.shrinkage is not None and not by_coverage:
-        raise ConfigError(
-            f"shrinkage draws coverage weights towards 1, and correction={strategy.correction} has none. Use "
-            f"correction=node or batch, or leave shrinkage out."
-        )

@@ -19,7 +19,7 @@ def test_parameters_are_averaged_after_every_second_step_and_before_the_next_for
     copies = [copy.deepcopy(model) for _ in range(2)]
 
     def run(communicator):
-        strategy, mine = parse_strategy("gradient_only(sync_every=2)"), copies[communicator.rank]
+        strategy, mine = parse_strategy("gradient_only(sync_every=2, gradual=False)"), copies[communicator.rank]
         strategy.attach(mine, strategy.place(graph, communicator), seed=0)
         optimizer = torch.optim.SGD(mine.parameters(), lr=0.1)
         used, num_bytes = [], []
