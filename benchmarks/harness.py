@@ -75,16 +75,26 @@ class Benchmark:
 
     def cell(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Returns the cell's numbers, measured now or by the run that was stopped before."""
-        if self._partial.exists():
-            for line in self._partial.read_text().splitlines():
-                row = json.loads(line)
-                if row["cell"] == name and row["code"] == _code_version():
-                    return dict(row["numbers"])
+        known = self._known(name)
+        if known is not None:
+            return known
         numbers = measure()
         RESULTS.mkdir(exist_ok=True)
         with self._partial.open("a") as file:
             file.write(json.dumps({"cell": name, "code": _code_version(), "numbers": numbers}) + "\n")
         return numbers
+
+    def is_known(self, name: str) -> bool:
+        """Whether the run that was stopped before has measured a cell."""
+        return self._known(name) is not None
+
+    def _known(self, name: str) -> dict[str, float] | None:
+        if self._partial.exists():
+            for line in self._partial.read_text().splitlines():
+                row = json.loads(line)
+                if row["cell"] == name and row["code"] == _code_version():
+                    return dict(row["numbers"])
+        return None
 
     def finish(self) -> None:
         """Prints what was missed and the closing line, and keeps a full run's figures in results/."""

@@ -64,7 +64,7 @@ def gradient_norms(text: str, epochs: int) -> list[float]:
     return run_ranks(2, on_rank)[0]
 
 
-def test_a_fixed_rate_stalls_and_a_switch_a_cache_and_error_feedback_do_not():
+def test_a_fixed_rate_stalls_and_a_falling_rate_a_cache_and_error_feedback_do_not():
     stalled = {rate: gradient_norms(f"codec=prefix, schedule=constant(value={rate})", 240) for rate in (2.0, 8.0)}
     # The further the mask, the further from a stationary point; and it stays there.
     assert 0.1 < stalled[2.0][-1] < stalled[8.0][-1]
@@ -72,6 +72,7 @@ def test_a_fixed_rate_stalls_and_a_switch_a_cache_and_error_feedback_do_not():
         assert norms[-1] > 0.9 * norms[-2]
     for text in (
         "codec=prefix, schedule=switch(first=8.0, at=60)",
+        "codec=prefix, schedule=linear(slope=5.0, most=8.0, epochs=240)",
         "codec=cache, schedule=constant(value=4.0)",
         "codec=error_feedback(codec=topk), schedule=constant(value=2.0)",
     ):

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from laconic.comm.arriving import Arrived, Decoded, Noted
 from laconic.comm.codecs.base import Codec, Direction, Memory, MessageKey, as_bytes, from_bytes
 from laconic.comm.communicator import Communicator, Splits
 from laconic.comm.exchange import Arriving, RowExchange
@@ -29,6 +30,7 @@ from laconic.errors import CommunicationError, ConfigError
 Rates = NDArray[np.float64]
 Counts = NDArray[np.int64]
 CODABLE = (torch.float32, torch.float64)
+_MOST_FORMS = 64
 
 
 @final
@@ -113,6 +115,8 @@ class CodedExchange:
         self.counts = counts
         self.sent_ids = np.split(sent_ids, np.cumsum(exchange.splits.send)[:-1])
         self.received_ids = np.split(received_ids, np.cumsum(exchange.splits.receive)[:-1])
+        # Every rank goes through all pairs of ranks for them, so they are kept while rates stay.
+        self._sizes: dict[tuple[bytes, int, int, int, str], Counts | None] = {}
         self.memories: dict[tuple[int, int, str, str, int], Memory] = {}
         self.under_way: dict[tuple[int, int, str], Arriving] = {}
         """Of codecs that are late, the last exchange of each layer, call and direction: what the next one uses."""
@@ -130,6 +134,17 @@ class CodedExchange:
             rates: of the messages from each rank to each, (P, P), the same on all ranks.
         """
         return CodedRoute(self, place, rates)
+
+    def sizes(self, rates: Rates, width: int, itemsize: int, direction: Direction) -> Counts | None:
+        """Returns the bytes that go from each rank to each, (P, P); None where all of them go as they are."""
+        form = (rates.tobytes(), self.exchange.version, width, itemsize, direction)
+        if form not in self._sizes:
+            if len(self._sizes) >= _MOST_FORMS:
+                self._sizes.clear()
+            is_any = any_coded(self.codec, self.counts, rates, width, itemsize)
+            sizes = exchange_bytes(self.codec, self.counts, rates, width, itemsize, direction) if is_any else None
+            self._sizes[form] = sizes
+        return self._sizes[form]
 
     def memory(self, place: Place, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
         """Returns what this end of a line to `peer` remembers."""
@@ -153,7 +168,7 @@ class CodedExchange:
         for key, tensor in tensors.items():
             kind, layer, call, direction, *rest = key.split(".")
             if kind == "under_way":
-                self.under_way[int(layer), int(call), direction] = _Arrived(tensor)
+                self.under_way[int(layer), int(call), direction] = Arrived(tensor)
                 continue
             end, peer, name = rest
             line = (int(layer), int(call), direction, end, int(peer))
@@ -204,13 +219,13 @@ class CodedRoute:
         coded, flat = self._coded, rows.flatten(1)
         width = flat.shape[1]
         # All messages go the same way, so all ranks ask about all of them.
-        if rows.dtype not in CODABLE or not any_coded(coded.codec, coded.counts, self._rates, width, flat.itemsize):
-            return _Noted(start_plain(), lambda halo: self._note(rows, halo, direction))
+        sizes = coded.sizes(self._rates, width, flat.itemsize, direction) if rows.dtype in CODABLE else None
+        if sizes is None:
+            return Noted(start_plain(), lambda halo: self._note(rows, halo, direction))
         splits = coded.exchange.splits if direction == "forward" else coded.exchange.splits.reversed
         parts = flat.split_with_sizes(list(splits.send))
         frames = [self._pack(peer, part, direction) for peer, part in enumerate(parts)]
         if coded.codec.is_fixed_size:
-            sizes = exchange_bytes(coded.codec, coded.counts, self._rates, width, flat.itemsize, direction)
             rank = self.communicator.rank
             byte_splits = Splits(tuple(sizes[rank].tolist()), tuple(sizes[:, rank].tolist()), int(sizes.max()))
         else:
@@ -220,11 +235,11 @@ class CodedRoute:
 
         def unpack() -> Tensor:
             came = pending.wait().split_with_sizes(list(byte_splits.receive))
-            sizes = zip(came, splits.receive, strict=True)
-            unpacked = [self._unpack(peer, *one, rows, direction) for peer, one in enumerate(sizes)]
+            parts = zip(came, splits.receive, strict=True)
+            unpacked = [self._unpack(peer, *part, rows, direction) for peer, part in enumerate(parts)]
             return torch.cat(unpacked).view(-1, *rows.shape[1:])
 
-        decoded = _Decoded(unpack)
+        decoded = Decoded(unpack)
         return self._put_off(decoded, direction) if coded.codec.is_late else decoded
 
     def _put_off(self, arriving: Arriving, direction: Direction) -> Arriving:
@@ -317,7 +332,7 @@ class CodedRoute:
             return
         if codec.is_late:
             # First what is under way still: codecs take their messages in order.
-            self._put_off(_Arrived(came), direction).wait()
+            self._put_off(Arrived(came), direction).wait()
         splits = splits if direction == "forward" else splits.reversed
         ends: Sequence[tuple[Literal["out", "in"], Tensor, tuple[int, ...]]]
         ends = (("out", sent, splits.send), ("in", came, splits.receive))
@@ -333,46 +348,3 @@ class CodedRoute:
         codec = self._coded.codec
         errors.lost += float((rows - codec.arrived(packet, key, rate, rows, memory)).square().sum())
         errors.sent += float(rows.square().sum())
-
-
-@final
-@dataclass(frozen=True)
-class _Arrived:
-    """Rows that are there."""
-
-    rows: Tensor
-
-    def wait(self) -> Tensor:
-        return self.rows
-
-
-@final
-class _Decoded:
-    """Rows that are decoded when they are waited for."""
-
-    def __init__(self, unpack: Callable[[], Tensor]) -> None:
-        self._unpack: Callable[[], Tensor] | None = unpack
-        self._rows: Tensor | None = None
-
-    def wait(self) -> Tensor:
-        if self._unpack is not None:
-            self._rows = self._unpack()
-            self._unpack = None
-        assert self._rows is not None
-        return self._rows
-
-
-@final
-class _Noted:
-    """Rows that go as they are; what came is told to somebody."""
-
-    def __init__(self, arriving: Arriving, note: Callable[[Tensor], None]) -> None:
-        self._arriving = arriving
-        self._note: Callable[[Tensor], None] | None = note
-
-    def wait(self) -> Tensor:
-        rows = self._arriving.wait()
-        if self._note is not None:
-            self._note(rows)
-            self._note = None
-        return rows
