@@ -20,8 +20,8 @@ epoch of all processes at the same time over a transport that moves nothing, mea
 the link's rate, of the busiest host. Moving chunks, the way of the paper, are shown in one cell, with three steps, for
 what their switches cost.
 
-Epochs to 99% of the best validation score are counted once per model, on a graph a tenth the size, and multiplied with
-the seconds measured; exact exchange needs as many as `single`.
+Epochs to 99% of the best validation score are counted once per model, 64 wide and on a graph a tenth the size, and
+multiplied with the seconds measured; exact exchange needs as many as `single`.
 """
 
 import sys

@@ -106,7 +106,7 @@ class RememberedGrounds(Grounds):
         else:
             self.refresh()
         self._restored = None
-        if self.correction.combination != "self_normalised":
+        if self.correction.combination != "self_normalised" and self.row_factors is None:
             self.row_factors = self._factors()
         self._super_epoch, self._drawn_from = super_epoch, None
         self._attachment.train_on(StandIn(self.shard, self.aggregator))
@@ -144,7 +144,10 @@ class RememberedGrounds(Grounds):
         self._restored = dict(tensors) or None
 
     def _factors(self) -> Tensor:
-        counts = self._placement.communicator.all_gather(torch.tensor([len(self.shard.train_rows)])).flatten()
+        """Returns what the loss of each own training row counts, in every super-epoch: ranks count alike."""
+        communicator = self._placement.communicator
+        with communicator.ledger.phase("setup"):
+            counts = communicator.all_gather(torch.tensor([len(self.shard.train_rows)])).flatten()
         num_own, num_ranks = len(self.shard.train_rows), int((counts > 0).sum())
         return torch.full((num_own,), 1.0 / (num_ranks * max(num_own, 1)), dtype=torch.float64)
 
