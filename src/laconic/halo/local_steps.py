@@ -4,30 +4,25 @@
     loss = local.share(local_loss)          # this rank's own mean; nothing is sent
     loss.backward(); optimizer.step()
     local.end_step()                        # every fourth one averages the parameters
-    with local.averaged():                  # what all ranks would have if they averaged now
-        ...                                 # score it, save it
+    local.synchronise()                     # averages now, to be scored or saved
 
 Lin, Stich, Patel, Jaggi, "Don't use large mini-batches, use local SGD", arXiv 1808.07217. The optimizer's moments stay
-each rank's own: they are not averaged, and a run that shall go on as if it had never stopped has to keep those of every
-rank. Looking changes nothing: inside `averaged` the parameters are the average, afterwards what they were.
+each rank's own: they are not averaged, and a run that is taken up again has those of one rank.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from laconic.comm.communicator import Communicator
-from laconic.comm.gather import gather_tensors
 from laconic.errors import ConfigError
 from laconic.halo.gradients import check_leaves
 from laconic.halo.reductions._buckets import in_buckets
 
 # Shares are quotients of whole numbers: beyond rounding, they add up to 1.
 _ROUNDING = 1e-9
-_COUNT = "local_steps"
 
 
 @final
@@ -55,16 +50,6 @@ class LocalSteps:
         self._every = every
         self._num_steps = 0
         self._are_leaves_checked = False
-        # This rank's own parameters, while the model has the average of all.
-        self._own: dict[str, Tensor] | None = None
-        self._share = self._agreed(share)
-
-    def set_share(self, share: float) -> None:
-        """Gives this rank another share of all training rows, from the next step on; all ranks call together.
-
-        Traffic: that of `synchronise`, and an all_reduce of 8 bytes.
-        """
-        self.synchronise()
         self._share = self._agreed(share)
 
     def share(self, loss: Tensor) -> Tensor:
@@ -100,58 +85,9 @@ class LocalSteps:
 
     def synchronise(self) -> None:
         """Averages now, if a step was taken since the last time; then parameters are equal on all ranks."""
-        assert self._own is None, "the model has the average already, for a while"
         if self._num_steps:
             self._put(self._averages())
             self._num_steps = 0
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Inside, all ranks have the average of their parameters; afterwards, each has its own again.
-
-        Traffic: the parameters, as in `synchronise`; none where no step was taken since.
-        """
-        assert self._own is None, "the model has the average already"
-        if not self._num_steps:
-            yield
-            return
-        averages = self._averages()
-        self._own = {name: parameter.detach().clone() for name, parameter in self._parameters().items()}
-        self._put(averages)
-        try:
-            yield
-        finally:
-            self._put(self._own)
-            self._own = None
-
-    def state(self) -> dict[str, Tensor]:
-        """Returns what a checkpoint has to hold beside the averaged model: the parameters of all ranks, and a count.
-
-        It may be called inside `averaged` too. Traffic: an all_gather of each parameter, in phase "checkpoint"; none
-        where no step was taken since the last average.
-        """
-        if not self._num_steps:
-            return {}
-        own = self._parameters() if self._own is None else self._own
-        with self._communicator.ledger.phase("checkpoint"):
-            gathered = gather_tensors(self._communicator, own)
-        return {**gathered, _COUNT: torch.tensor([self._num_steps])}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes back what `state` gave, after the averaged model was loaded.
-
-        On another number of ranks than there were, all begin with the average.
-        """
-        self._num_steps = 0
-        if not state:
-            return
-        rows = {name: value for name, value in state.items() if name != _COUNT}
-        expected = {name: parameter.shape for name, parameter in self._parameters().items()}
-        if _COUNT not in state or {name: value.shape[1:] for name, value in rows.items()} != expected:
-            raise ValueError(f"local steps need the parameters of every rank and a count, got {', '.join(state)}")
-        if all(len(value) == self._communicator.num_ranks for value in rows.values()):
-            self._put({name: value[self._communicator.rank] for name, value in rows.items()})
-            self._num_steps = int(state[_COUNT])
 
     def _agreed(self, share: float) -> float:
         # One that is none spoils the sum, so that all ranks see it.

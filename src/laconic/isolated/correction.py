@@ -10,7 +10,15 @@ from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
-from laconic.isolated.coverage import NUM_BINS, CoverageSummary, auto_shrinkage, node_coverage, shrink, summarise
+from laconic.isolated.coverage import (
+    NUM_BINS,
+    CoverageSummary,
+    auto_shrinkage,
+    batch_coverage,
+    node_coverage,
+    shrink,
+    summarise,
+)
 from laconic.isolated.factors import COMBINATIONS, Combination, row_factors
 from laconic.isolated.view import View
 from laconic.specs import unknown_name
@@ -89,8 +97,8 @@ class Correction:
     ) -> NDArray[np.float64]:
         if not self.is_by_coverage:
             return np.ones(len(coverage))
-        if self.kind == "batch" and len(coverage):
-            coverage = np.full(len(coverage), coverage.mean())
+        if self.kind == "batch":
+            coverage = np.full(len(coverage), batch_coverage(coverage))
         return shrink(coverage, self._amount(counts, totals))
 
     def _amount(self, counts: NDArray[np.int64], totals: NDArray[np.float64]) -> float:

@@ -6,7 +6,6 @@ the same multiple of the full gradient for every node; unweighted, nodes with fe
 Coverage goes with the mean over neighbours *held*. A sum divided by the degree in the whole graph is corrected already.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -61,18 +60,6 @@ def shrink(weights: Floats, amount: float) -> Floats:
             f'Shrinkage should be a number from 0 (none) to 1 (no correction left), or "auto"; got {amount}.'
         )
     return (1.0 - amount) * weights + amount
-
-
-def smooth(local_degrees: Numbers, degrees: Numbers, kappa: float) -> Floats:
-    """Returns (local degree + kappa) / (degree + kappa): coverage of one hop, shrunk most where edges are few.
-
-    A node with no edges anywhere has 1, also with kappa 0.
-    """
-    if not 0.0 <= kappa < math.inf:
-        raise ConfigError(f"Smoothing should be a number of edges, 0 or more; got {kappa}.")
-    divisor = degrees + kappa
-    smoothed: Floats = np.divide(local_degrees + kappa, divisor, out=np.ones(len(divisor)), where=divisor > 0)
-    return smoothed
 
 
 def effective_sample_size(weights: Floats) -> float:

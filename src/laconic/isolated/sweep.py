@@ -60,19 +60,12 @@ class Sweep:
         times: NDArray[np.int64] = is_held.T @ is_held
         return times
 
-    def edge_weight(self, rank: int) -> NDArray[np.float64]:
+    def edge_weight_of_held_row(self, rank: int) -> NDArray[np.float64]:
         """Returns the weight of an edge from chunk j into chunk i that makes a sweep exact, (C, C); 0 where never held.
 
-        Super-epochs over those in which the edge is held: its weights over one sweep average to 1.
-        """
-        times = self.times_held(rank)
-        return _share(np.full_like(times, self.num_super_epochs), times)
-
-    def edge_weight_of_held_row(self, rank: int) -> NDArray[np.float64]:
-        """Returns the same for edges of which only the source may be missing, (C, C); 0 where never held.
-
-        Super-epochs that hold chunk i over those that also hold chunk j. In base chunks this is `edge_weight`. A row of
-        a variable chunk is reached over an edge that was already given the weight for this row's absences: giving it to
+        Super-epochs that hold chunk i over those that also hold chunk j. Into base chunks, which are always held, that
+        is super-epochs over those in which the edge is held: its weights over one sweep average to 1. A row of a
+        variable chunk is reached over an edge that was already given the weight for this row's absences: giving it to
         the next edge too would count them twice. Along two edges the product is the weight of the whole path.
         """
         times = self.times_held(rank)

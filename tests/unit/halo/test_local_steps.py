@@ -121,9 +121,6 @@ def test_steps_send_nothing_and_an_average_sends_the_parameters(on_ranks):
             take_step(model, local, optimizer, communicator.rank, step)
             counted.append(communicator.ledger.take(step))
         local.synchronise()
-        with local.averaged():
-            pass
-        assert local.state() == {}
         return [*counted, communicator.ledger.take(5)]
 
     for setup, *steps, after in on_ranks(3, run):
@@ -134,85 +131,6 @@ def test_steps_send_nothing_and_an_average_sends_the_parameters(on_ranks):
             # 2 (P - 1) / P of the parameters, for each of three ranks.
             assert row.num_bytes == 2 * 2 * NUM_WORDS * 8 // 3
         assert after == []
-
-
-def test_looking_at_the_average_changes_nothing(on_ranks):
-    def run(communicator):
-        runs = []
-        for looks in (False, True):
-            model, local = start(communicator, every=3)
-            optimizer, seen = optimizer_of(model, "adam"), []
-            for step in range(5):
-                take_step(model, local, optimizer, communicator.rank, step)
-                if looks:
-                    own = weights(model)
-                    with local.averaged():
-                        seen.append(weights(model))
-                    assert equal(weights(model), own)
-            runs.append((weights(model), seen))
-        return runs
-
-    results = on_ranks(3, run)
-    for (plain, _), (looked, seen) in results:
-        assert equal(plain, looked)
-        assert all(equal(*pair) for pair in zip(seen, results[0][1][1], strict=True))
-
-
-def test_own_parameters_come_back_after_an_error_while_looking(on_ranks):
-    def run(communicator):
-        model, local = start(communicator, every=3)
-        take_step(model, local, optimizer_of(model, "sgd"), communicator.rank, 0)
-        own = weights(model)
-        with pytest.raises(ValueError, match="scores"), local.averaged():
-            raise ValueError("scores")
-        return equal(weights(model), own)
-
-    assert all(on_ranks(3, run))
-
-
-@pytest.mark.parametrize("stop", [1, 2, 3, 4])
-def test_a_run_goes_on_from_its_state_as_if_it_had_never_stopped(stop, on_ranks):
-    def run(communicator):
-        rank = communicator.rank
-        whole, local = start(communicator, every=3)
-        optimizer = optimizer_of(whole, "adam")
-        for step in range(7):
-            if step == stop:
-                with local.averaged():
-                    saved, state = copy.deepcopy(whole.state_dict()), local.state()
-                moments = copy.deepcopy(optimizer.state_dict())
-            take_step(whole, local, optimizer, rank, step)
-        again, local = start(communicator, every=3)
-        again.load_state_dict(saved)
-        local.load_state(state)
-        optimizer = optimizer_of(again, "adam")
-        optimizer.load_state_dict(moments)
-        for step in range(stop, 7):
-            take_step(again, local, optimizer, rank, step)
-        return equal(weights(whole), weights(again)), saved, state
-
-    results = on_ranks(3, run)
-    assert all(is_equal for is_equal, _, _ in results)
-    for _, saved, state in results:
-        # Whichever rank writes the checkpoint, it is the same.
-        for mine, first in ((saved, results[0][1]), (state, results[0][2])):
-            assert mine.keys() == first.keys()
-            assert all(torch.equal(mine[name], first[name]) for name in mine)
-
-
-def test_on_another_number_of_ranks_all_begin_with_the_average(on_ranks):
-    def begin(communicator):
-        model, local = start(communicator, every=3)
-        take_step(model, local, optimizer_of(model, "sgd"), communicator.rank, 0)
-        return local.state()
-
-    state = on_ranks(3, begin)[0]
-    communicator = Communicator(LocalTransport(), Ledger(0))
-    model = copy.deepcopy(MODEL)
-    LocalSteps(model, communicator, every=3, share=1.0).load_state(state)
-    assert equal(weights(model), weights(MODEL))
-    with pytest.raises(ValueError, match="a count, got weight"):
-        LocalSteps(model, communicator, every=3, share=1.0).load_state({"weight": torch.ones(1, 3, 4)})
 
 
 def test_a_penalty_beside_the_loss_counts_once(on_ranks):
@@ -243,19 +161,6 @@ def test_frozen_parameters_stay_where_they_are(on_ranks):
 
     for rank, moved in enumerate(on_ranks(3, run)):
         torch.testing.assert_close(moved, torch.full((3,), float(rank)).double())
-
-
-def test_another_share_counts_from_the_next_step_on(on_ranks):
-    def run(communicator):
-        model, local = start(communicator, every=5)
-        optimizer = optimizer_of(model, "sgd")
-        take_step(model, local, optimizer, communicator.rank, 0)
-        local.set_share(NUM_ROWS[(communicator.rank + 1) % 3] / TOTAL)
-        return weights(model)
-
-    results = on_ranks(3, run)
-    # What was learned with the old shares was averaged by them.
-    assert equal(results[0], results[1])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from laconic.isolated.coverage import (
     effective_sample_size,
     node_coverage,
     shrink,
-    smooth,
     summarise,
 )
 
@@ -107,23 +106,6 @@ def test_shrinkage_goes_from_the_weights_to_ones_and_both_ends_are_exact():
 def test_shrinkage_outside_0_to_1_is_refused(amount):
     with pytest.raises(ConfigError, match="from 0"):
         shrink(np.ones(2), amount)
-
-
-def test_smoothing_is_shrinkage_by_a_share_that_falls_with_the_degree():
-    rng = np.random.default_rng(0)
-    degrees = rng.integers(1, 30, 100)
-    local = rng.integers(0, degrees + 1)
-    for kappa in (0.0, 0.5, 3.0):
-        amount = kappa / (degrees + kappa)
-        expected = [shrink(np.array([d_local / d]), a)[0] for d_local, d, a in zip(local, degrees, amount, strict=True)]
-        np.testing.assert_allclose(smooth(local, degrees, kappa), expected, atol=1e-14)
-    np.testing.assert_array_equal(smooth(np.array([0, 0]), np.array([0, 2]), 0.0), [1.0, 0.0])
-
-
-@pytest.mark.parametrize("kappa", [-1.0, float("nan"), float("inf")])
-def test_smoothing_by_less_than_nothing_is_refused(kappa):
-    with pytest.raises(ConfigError, match="0 or more"):
-        smooth(np.ones(2), np.ones(2), kappa)
 
 
 def test_the_effective_sample_size_counts_equal_weights_and_ignores_their_scale():
