@@ -63,6 +63,10 @@ class Attachment:
         """From now on `function` is called before each forward pass in training mode."""
         self._scope.before_training = function
 
+    def call_on_changed_rows(self, function: Callable[[object], None]) -> None:
+        """From now on `function` is called with a convolution without a kernel that hands on rows it has changed."""
+        self._scope.on_changed_rows = function
+
     def detach(self) -> nn.Module:
         """Gives the model back as it was before `attach`."""
         _take_back(self.model)

@@ -55,6 +55,10 @@ class Scope:
         """Called before a forward pass in eval mode."""
         self.before_training: Callable[[], None] | None = None
         """Called before a forward pass in training mode."""
+        self.on_changed_rows: Callable[[object], None] | None = None
+        """Called with a convolution without a kernel that hands on other rows than it was given."""
+        self.layer_input: object = None
+        """What such a convolution was given."""
         self._enter(shard, aggregator)
 
     @contextmanager

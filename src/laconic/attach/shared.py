@@ -36,7 +36,11 @@ def shared_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if not scope.owns_edges(given.get("edge_index")):
         refuse_call(self, "it was called with an edge_index other than the shard's own")
     scope.aggregator.enter_layer(self.laconic_layer)
-    return type(self).forward(self, *args, **kwargs)
+    scope.layer_input = given.get("x")
+    try:
+        return type(self).forward(self, *args, **kwargs)
+    finally:
+        scope.layer_input = None
 
 
 def refuse_call(conv: Any, reason: str) -> None:
@@ -57,6 +61,8 @@ def _append_rows(conv: Any, inputs: tuple[Any, Any, dict[str, Any]]) -> tuple[An
         of_sources, of_rows = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
         is_rows = isinstance(of_sources, Tensor) and of_sources.dim() > 0 and of_sources.shape[0] == num_rows
         if is_rows and f"{name}_j" in read:
+            if scope.on_changed_rows is not None and of_sources is not scope.layer_input:
+                scope.on_changed_rows(conv)
             shared[name] = (scope.aggregator.sources(of_sources), of_rows)
         elif is_rows and f"{name}_i" in read:
             shared[name] = (None, of_rows)

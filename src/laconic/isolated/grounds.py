@@ -4,7 +4,9 @@ RememberedGrounds: its own rows, and its neighbours' as they were when the super
 MovingGrounds: its own chunks and variable ones; what lies beyond is missing.
 """
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -23,6 +25,8 @@ from laconic.isolated.coverage import CoverageSummary
 from laconic.isolated.remembering import RememberingAggregator
 from laconic.isolated.sweeper import Sweeper
 from laconic.records import CoverageRecord
+
+logger = logging.getLogger(__name__)
 
 # Beside the names of a model's tensors, none of which begins with a point.
 _SUPER_EPOCH = ".super_epoch"
@@ -210,6 +214,25 @@ class MovingGrounds(Grounds):
     def take_records(self) -> list[CoverageRecord]:
         taken, self._records = self._records, []
         return taken
+
+
+def warning_of_old_weights() -> Callable[[object], None]:
+    """Returns what to call with a convolution that changes rows before it hands them on; it warns once of each kind."""
+    told: set[str] = set()
+
+    def warn(conv: object) -> None:
+        name = type(conv).__name__
+        if name in told:
+            return
+        told.add(name)
+        logger.warning(
+            "%s has no kernel and changes rows before it hands them on, as by a Linear: what is remembered of other "
+            "ranks' rows was made with the weights of the last refresh, and it learns less well. Use a convolution "
+            "that multiplies after it has summed, repartition more often, or use the strategy compressed_halo.",
+            name,
+        )
+
+    return warn
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:

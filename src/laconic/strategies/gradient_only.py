@@ -24,7 +24,7 @@ from laconic.halo.trial import check_layers, check_whole
 from laconic.isolated.buffers import combine_buffers, give_back_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
-from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
+from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds, warning_of_old_weights
 from laconic.isolated.refresh_coder import RefreshCoder, parse_refresh_codec
 from laconic.isolated.rehearsal import rehearse
 from laconic.isolated.super_epochs import SuperEpochs
@@ -181,6 +181,8 @@ class GradientOnly(Strategy):
             self._grounds = MovingGrounds(self._attachment, placement, self._correction, sweeper, is_global=is_global)
         self._attachment.call_before_evaluation(lambda: self._settle("repartition"))
         self._attachment.call_before_training(self._end_step)
+        if self.remember and communicator.num_ranks > 1 and communicator.rank == 0:
+            self._attachment.call_on_changed_rows(warning_of_old_weights())
         return self._attachment
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:

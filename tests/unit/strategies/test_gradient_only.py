@@ -5,7 +5,8 @@ import logging
 import pytest
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import GAT, GCN, GraphSAGE
+from tests.equivalence.isolated_runs import OwnConv
+from torch_geometric.nn import GAT, GCN, GraphSAGE, LEConv, ResGatedGraphConv
 
 import laconic
 from laconic.errors import ConfigError, UnsupportedModelError
@@ -194,3 +195,42 @@ def test_remembered_neighbours_leave_nothing_unseen(graph, on_ranks, caplog):
     with caplog.at_level(logging.WARNING):
         on_ranks(3, expect)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("conv", "settings", "num_ranks", "is_told"),
+    [
+        (lambda: LEConv(8, 8), "", 2, True),
+        (lambda: ResGatedGraphConv(8, 8), "", 2, True),
+        (lambda: LEConv(8, 8), "", 1, False),
+        (lambda: LEConv(8, 8), "remember=False", 2, False),
+        (lambda: GraphSAGE(8, 8, 1), "", 2, False),
+        # Without a kernel, and hands on what it was given.
+        (lambda: OwnConv(8, 8), "", 2, False),
+    ],
+)
+def test_a_convolution_that_is_remembered_behind_its_weights_is_told_once(
+    conv, settings, num_ranks, is_told, graph, on_ranks, caplog
+):
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = conv(), conv()
+
+        def forward(self, x, edge_index):
+            return self.second(self.first(x, edge_index).relu(), edge_index)
+
+    models = [Twice().double() for _ in range(num_ranks)]
+
+    def run(communicator):
+        strategy, model = parse_strategy(f"gradient_only({settings})"), models[communicator.rank]
+        strategy.attach(model, strategy.place(graph, communicator), seed=0)
+        for epoch in (1, 2):
+            shard = strategy.start_epoch(epoch)
+            strategy.share_loss(model(shard.x, shard.edge_index).square().sum()).backward()
+
+    with caplog.at_level(logging.WARNING):
+        on_ranks(num_ranks, run)
+    told = [record.getMessage() for record in caplog.records if "weights of the last refresh" in record.getMessage()]
+    assert len(told) == is_told
+    assert all(text.startswith(("LEConv has no kernel", "ResGatedGraphConv has no kernel")) for text in told)
