@@ -4,7 +4,6 @@ Sources are named by their *place*: where they stand when all chunks stand one a
 chunks renumbers places in one pass; nothing is sorted again when a rank changes what it holds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -45,12 +44,12 @@ class HeldChunk:
         return len(self.indptr) - 1
 
     @staticmethod
-    def read(chunk: Chunk, chunk_starts: NDArray[np.int64], prepare: Callable[[Tensor], Tensor]) -> "HeldChunk":
-        """Reads a chunk.
+    def read(chunk: Chunk, chunk_starts: NDArray[np.int64], x: Tensor) -> "HeldChunk":
+        """Reads all of a chunk but its features.
 
         Args:
             chunk_starts: where each chunk's rows begin among the places, (C + 1,).
-            prepare: makes of features as they are stored those that are trained on.
+            x: its features as they are trained on, (N, F).
         """
         start, num_places = chunk_starts[chunk.number], int(chunk_starts[-1])
         source_chunk = np.repeat(np.arange(len(chunk_starts) - 1), np.diff(chunk.bridge_ptr))
@@ -62,7 +61,7 @@ class HeldChunk:
         if chunk.has_weights:
             weight = torch.cat([chunk.tensor("intra_weight"), chunk.tensor("bridge_weight")])
             weight = weight[torch.from_numpy(order.astype(np.int64))]
-        return HeldChunk(chunk.number, prepare(chunk.features()), chunk.tensor("node_ids"), indptr, sources, weight)
+        return HeldChunk(chunk.number, x, chunk.tensor("node_ids"), indptr, sources, weight)
 
     def to_bytes(self) -> list[Tensor]:
         """Returns its arrays as flat bytes, in the order of `HeldChunkSize.from_bytes`."""

@@ -70,7 +70,8 @@ class StorageSupply(Supply):
         return [0] * len(wanted), [0] * len(wanted)
 
     def _read(self, number: int) -> HeldChunk:
-        return HeldChunk.read(self._open_chunk(number), self._chunk_starts, self._prepare)
+        chunk = self._open_chunk(number)
+        return HeldChunk.read(chunk, self._chunk_starts, self._prepare(chunk.features()))
 
 
 @final

@@ -107,13 +107,18 @@ def make_sweeper(
     placement: Placement,
     prepare: Callable[[Tensor], Tensor],
     supply: Literal["auto", "storage", "peers"],
+    *,
+    is_in_memory: bool,
 ) -> Sweeper:
-    """Returns the sweeper of this rank; all ranks call it together."""
+    """Returns the sweeper of this rank; all ranks call it together.
+
+    Args:
+        is_in_memory: every rank has the whole graph, and cuts a chunk out of it when it is opened.
+    """
     communicator = placement.communicator
     rank, starts = communicator.rank, chunk_map.chunk_starts
-    numbers = chunk_map.chunks_of(rank)
-    owned = {number: HeldChunk.read(open_chunk(number), starts, prepare) for number in numbers}
-    lacking = {} if supply == "peers" else _lacking(open_chunk, len(starts) - 1, communicator)
+    owned = _owned(open_chunk, chunk_map.chunks_of(rank), starts, placement.shard.x)
+    lacking = {} if supply == "peers" or is_in_memory else _lacking(open_chunk, len(starts) - 1, communicator)
     if lacking and supply == "storage":
         named = "; ".join(f"rank {lacks} cannot read chunk {number}" for lacks, number in lacking.items())
         raise ConfigError(
@@ -143,6 +148,17 @@ def check_fixed_operators(model: nn.Module) -> None:
                 f"{name or 'the model'} is a {type(module).__name__}, whose edges correction=sweep and "
                 f"normalise=whole cannot weigh: {reason}. Use correction=node or batch, or remember=True."
             )
+
+
+def _owned(
+    open_chunk: OpenChunk, numbers: Sequence[int], chunk_starts: NDArray[np.int64], x: Tensor
+) -> dict[int, HeldChunk]:
+    """Returns the rank's own chunks, whose features are rows of `x`: there is no second copy of them."""
+    sizes = [int(chunk_starts[number + 1] - chunk_starts[number]) for number in numbers]
+    return {
+        number: HeldChunk.read(open_chunk(number), chunk_starts, rows)
+        for number, rows in zip(numbers, torch.split(x, sizes), strict=True)
+    }
 
 
 def _lacking(open_chunk: OpenChunk, num_chunks: int, communicator: Communicator) -> dict[int, int]:

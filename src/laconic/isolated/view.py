@@ -69,7 +69,7 @@ def build_view(held: Sequence[HeldChunk], base: Shard, chunk_starts: NDArray[np.
     weights = [chunk.weight for chunk in held if chunk.weight is not None]
     weight = torch.cat(weights) if weights else None
     shard = Shard(
-        x=_extended(base.x, torch.cat([chunk.x for chunk in held])[num_base:]),
+        x=_extended(base.x, held),
         y=padded(base.y, num_rows),
         edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
         adjacency=adjacency,
@@ -87,8 +87,11 @@ def build_view(held: Sequence[HeldChunk], base: Shard, chunk_starts: NDArray[np.
     return View(shard, Degrees(degrees.astype(np.float64), sums), chunk_of_row)
 
 
-def _extended(own: Tensor, further: Tensor) -> Tensor:
-    return torch.cat([own, further]) if len(further) else own
+def _extended(own: Tensor, held: Sequence[HeldChunk]) -> Tensor:
+    """Returns the features of all rows held, the own ones as they are; `own` itself where there are no others."""
+    ends = np.cumsum([chunk.num_rows for chunk in held])
+    further = [chunk.x for chunk, end in zip(held, ends, strict=True) if end > len(own)]
+    return torch.cat([own, *further]) if further else own
 
 
 def padded(values: Tensor, num_rows: int) -> Tensor:

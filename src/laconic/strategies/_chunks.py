@@ -22,11 +22,13 @@ class Chunks:
     """Sizes of all chunks, and a way to each of them.
 
     Args:
+        are_in_memory: every rank has the whole graph, and cuts a chunk out of it when it is opened.
         check: raises StoreError unless arrays of a chunk are there, by name; where they are in memory, never.
     """
 
     num_nodes: Sequence[int]
     open: Callable[[int], Chunk]
+    are_in_memory: bool
     check: Callable[[int, Iterable[str]], None] = lambda number, names: None
 
     @property
@@ -46,7 +48,8 @@ def chunks_of(
     num_ranks = communicator.num_ranks
     if isinstance(source, Store):
         _check_fits(source, num_ranks, num_chunks)
-        return Chunks([chunk.num_nodes for chunk in source.manifest.chunks], source.chunk, source.check_chunk)
+        sizes = [chunk.num_nodes for chunk in source.manifest.chunks]
+        return Chunks(sizes, source.chunk, are_in_memory=False, check=source.check_chunk)
     wanted = num_ranks if num_chunks is None else num_chunks
     if wanted < num_ranks:
         raise ConfigError(f"There are {num_ranks} ranks, and each needs a chunk at least; chunks is {wanted}.")
@@ -56,6 +59,7 @@ def chunks_of(
     return Chunks(
         np.bincount(parts, minlength=wanted).tolist(),
         lambda number: chunk_in_memory(source, parts, wanted, number),
+        are_in_memory=True,
     )
 
 

@@ -322,7 +322,15 @@ class GradientOnly(Strategy):
 
     def _make_sweeper(self) -> Sweeper:
         assert self._chunks is not None, "place comes first"
-        return make_sweeper(self._chunks.open, self._plan, self._chunk_map, self._placed, self._prepare, self.supply)
+        return make_sweeper(
+            self._chunks.open,
+            self._plan,
+            self._chunk_map,
+            self._placed,
+            self._prepare,
+            self.supply,
+            is_in_memory=self._chunks.are_in_memory,
+        )
 
     @property
     def _placed(self) -> Placement:

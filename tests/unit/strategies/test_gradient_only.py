@@ -1,6 +1,7 @@
 """What `gradient_only` refuses, and with which words; what it warns of."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -234,3 +235,36 @@ def test_a_convolution_that_is_remembered_behind_its_weights_is_told_once(
     told = [record.getMessage() for record in caplog.records if "weights of the last refresh" in record.getMessage()]
     assert len(told) == is_told
     assert all(text.startswith(("LEConv has no kernel", "ResGatedGraphConv has no kernel")) for text in told)
+
+
+def test_own_features_are_in_memory_once_and_again_only_beside_those_of_variable_chunks(graph, on_ranks):
+    models = [GraphSAGE(8, 8, 2, 4).double() for _ in range(3)]
+
+    def run(communicator):
+        strategy = parse_strategy("gradient_only(remember=False, variable=1, chunks=6)")
+        own = strategy.place(graph, communicator)
+        shard = strategy.with_features(own.x * 2, lambda x: x * 2)
+        strategy.attach(models[communicator.rank], shard, seed=0)
+        strategy.start_epoch(1)
+        seen = strategy._grounds.shard.x
+        assert torch.equal(seen[: shard.num_rows], own.x * 2)
+        assert len(seen) > shard.num_rows
+        memory = shard.x.untyped_storage().data_ptr()
+        return [chunk.x.untyped_storage().data_ptr() == memory for chunk in strategy._grounds.sweeper.owned.values()]
+
+    assert on_ranks(3, run) == [[True, True]] * 3
+
+
+def test_of_a_graph_in_memory_only_the_chunks_that_are_needed_are_cut_out(graph, on_ranks):
+    opened = {rank: [] for rank in range(3)}
+    models = [GraphSAGE(8, 8, 2, 4).double() for _ in range(3)]
+
+    def run(communicator):
+        strategy = parse_strategy("gradient_only(remember=False, variable=1)")
+        shard = strategy.place(graph, communicator)
+        chunks, numbers = strategy._chunks, opened[communicator.rank]
+        strategy._chunks = replace(chunks, open=lambda number: (numbers.append(number), chunks.open(number))[1])
+        strategy.attach(models[communicator.rank], shard, seed=0)
+
+    on_ranks(3, run)
+    assert opened == {0: [0], 1: [1], 2: [2]}
