@@ -42,7 +42,12 @@ PARTITIONS = ("random", "metis")
 LINKS = ("none", "1gbit", "100mbit")
 # Sizes of ogbn-arxiv; METIS finds the communities, as it does there.
 ARXIV = "sbm(nodes={nodes}, classes=40, features=128, degree=13.5, homophily=0.9, degree_spread=1.0)"
-SOURCES = {"sbm": ARXIV.format(nodes=170_000), "small": ARXIV.format(nodes=17_000), "debian": "debian"}
+SOURCES = {
+    "sbm": ARXIV.format(nodes=170_000),
+    "medium": ARXIV.format(nodes=60_000),
+    "small": ARXIV.format(nodes=17_000),
+    "debian": "debian",
+}
 NUM_EPOCHS = {True: 3, False: 5}
 RANK_PROGRAM = Path(__file__).with_name("exchange_rank.py")
 

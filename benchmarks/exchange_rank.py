@@ -75,8 +75,9 @@ class Training:
         data = open_store(source) if isinstance(source, Path) else source
         about = data if isinstance(data, Graph) else data.manifest
         self.strategy = parse_strategy(strategy)
-        shard = self.strategy.place(data, communicator)
         self._model = MODELS[model_name](about.num_features, WIDTH, LAYERS, about.num_classes)
+        self.strategy.expect_model(self._model)
+        shard = self.strategy.place(data, communicator)
         self.strategy.check(self._model, shard)
         self.strategy.attach(self._model, shard, seed=0)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.001)

@@ -10,13 +10,17 @@ with exchange=dense: aggregated features are kept, and products run on the narro
 The published code's words were counted by its own collectives on four ranks (eight for 3D): received are all broadcasts
 but a rank's own, and 2 (p - 1) / p of an all-reduce.
 
+Memory: what the busiest rank holds of edges, scales, lists, features and their aggregate, counted array by array, over
+what the plan says (laconic.grids.plan).
+
 Epochs: a GCN of 3 layers, 256 wide, on four hosts, one thread each; all grids in one run, taking turns. The bound is
-that of exchange.py: compute + wire - what runs between the start of an exchange and the wait for it.
+that of exchange.py: compute + wire - what runs between the start of an exchange and the wait for it. On eight hosts,
+which two cores cannot time, the same for bytes: what each rank's ledger counted against what was predicted.
 """
 
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch_geometric.nn import GCN
@@ -30,13 +34,17 @@ from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.comm.grid import Grid, parse_grid
 from laconic.graph import Graph
 from laconic.grids.aggregator import GridAggregator
+from laconic.grids.held import bytes_within
+from laconic.grids.plan import held_bytes
 from laconic.lab import Lab, check_requirements, parse_link
 from laconic.strategies import parse_strategy
 
 LINKS = ("1gbit", "100mbit")
 PRESETS = ("1d", "1d_columns", "1.5d(c=2)", "2d", "grid(pi=2, pj=2)", "feature")
-NUM_EPOCHS = {True: 2, False: 5}
-GRAPHS = {True: ("small",), False: ("sbm",)}
+NUM_EPOCHS = {True: 2, False: 4}
+GRAPHS = {True: ("small",), False: ("medium",)}
+MANY_HOSTS = 8
+PRESETS_OF_MANY = ("1d", "1.5d(c=2)", "1.5d_replicated(c=2)", "3d", "feature")
 PARTITIONS = ("random", "metis")
 
 # Payload words of a rank and epoch as counted in the published code: (ranks, broadcast, all-reduced).
@@ -46,18 +54,21 @@ PUBLISHED = {
     "2d": (4, 26.7e6, 0.0),
     "3d": (8, 13.2e6, 10.2e6),
 }
+# Layouts as published, and which of the published codes they are.
+AS_PUBLISHED = {"1.5d_replicated(c=2)": "1.5d(c=2)", "2d_summa": "2d"}
 SHAPE = {"num_nodes": 50_000, "mean_degree": 21}
 WIDTHS = (128, 64, 16)
 
 
 def received_by_published(preset: str) -> float:
     """Words received: of a broadcast among p ranks one in p is the root; the p of each preset is its line's."""
-    num_ranks, broadcast, reduced = PUBLISHED[preset]
+    num_ranks, broadcast, reduced = PUBLISHED[AS_PUBLISHED.get(preset, preset)]
+    preset = AS_PUBLISHED.get(preset, preset)
     line = {"1d": num_ranks, "1.5d(c=2)": 2, "2d": 2, "3d": 2}[preset]
     return broadcast * (line - 1) / line + reduced * 2 * (line - 1) / line
 
 
-def words_of_products(graph: Graph, grid: Grid, *, exchange: str) -> float:
+def words_of_products(graph: Graph, grid: Grid | str, num_ranks: int, *, exchange: str) -> float:
     """Words that a rank receives (mean) in the four products of the published code's epoch."""
 
     def run(transport):
@@ -76,10 +87,10 @@ def words_of_products(graph: Graph, grid: Grid, *, exchange: str) -> float:
                 out.sum().backward()
         return received(ledger)
 
-    return statistics.mean(run_ranks(grid.num_ranks, run, timeout=300))
+    return statistics.mean(run_ranks(num_ranks, run, timeout=300))
 
 
-def words_of_epoch(graph: Graph, grid: Grid, *, exchange: str) -> float:
+def words_of_epoch(graph: Graph, grid: str, num_ranks: int, *, exchange: str) -> float:
     """Words of aggregation that a rank receives (mean) in an epoch of the same model, by prediction."""
     model = GCN(WIDTHS[0], WIDTHS[1], 2, WIDTHS[2])
 
@@ -89,7 +100,7 @@ def words_of_epoch(graph: Graph, grid: Grid, *, exchange: str) -> float:
         rows = [row for row in strategy.predict_traffic(model) if row.epoch == 1 and row.phase != "evaluation"]
         return sum(r.num_bytes for r in rows if r.direction == "received" and r.operation == "all_to_all") / 4
 
-    return statistics.mean(run_ranks(grid.num_ranks, run, timeout=300))
+    return statistics.mean(run_ranks(num_ranks, run, timeout=300))
 
 
 def received(ledger: Ledger) -> float:
@@ -97,21 +108,45 @@ def received(ledger: Ledger) -> float:
 
 
 def measure_words(preset: str, graph: Graph) -> dict[str, float]:
-    grid = parse_grid(preset).of(PUBLISHED[preset][0])
+    num_ranks = PUBLISHED[AS_PUBLISHED.get(preset, preset)][0]
     return {
         "published": received_by_published(preset),
-        "same products": words_of_products(graph, grid, exchange="dense"),
-        "as trained": words_of_epoch(graph, grid, exchange="dense"),
-        "as trained, sparse": words_of_epoch(graph, grid, exchange="sparse"),
+        "same products": words_of_products(graph, preset, num_ranks, exchange="dense"),
+        "as trained": words_of_epoch(graph, preset, num_ranks, exchange="dense"),
+        "as trained, sparse": words_of_epoch(graph, preset, num_ranks, exchange="sparse"),
     }
+
+
+def measure_memory(graph: Graph, preset: str) -> dict[str, float]:
+    """Bytes that the busiest of four ranks holds when it has trained, and what the plan says."""
+    width = graph.x.shape[1]
+    grid = parse_grid(preset).of(NUM_HOSTS)
+
+    def run(transport):
+        communicator = Communicator(transport, Ledger(transport.rank))
+        strategy = parse_strategy(f'full_graph(grid="{preset}", partitioner=random)')
+        strategy.place(graph, communicator)
+        aggregator = GridAggregator(strategy.placement)
+        aggregator.begin(is_training=True)
+        aggregator.linear(Linear("gcn"), strategy.placement.shard.x)
+        rows = torch.ones(strategy.placement.shard.num_rows, width, requires_grad=True)
+        aggregator.linear(Linear("gcn"), rows).sum().backward()
+        del rows
+        auto = parse_strategy("full_graph(partitioner=random)")
+        auto.place(graph, communicator)
+        sizes = next(each.sizes for each in auto.plan.candidates if each.grid == grid)
+        return bytes_within(aggregator), held_bytes(sizes, width, graph.x.itemsize)
+
+    found = run_ranks(NUM_HOSTS, run, timeout=300)
+    return {"held": max(held for held, _ in found), "planned": found[0][1]}
 
 
 def measure_sixteen() -> dict[str, float]:
     """The same products on sixteen ranks, over those of 1d; a smaller graph gives the same shares."""
     graph = random_graph(3200, 10, power_law=False)
-    one_axis = words_of_products(graph, Grid(16, 1, 1), exchange="dense")
+    one_axis = words_of_products(graph, Grid(16, 1, 1), 16, exchange="dense")
     shares = {
-        name: words_of_products(graph, grid, exchange="dense") / one_axis
+        name: words_of_products(graph, grid, 16, exchange="dense") / one_axis
         for name, grid in {"2d": Grid(4, 4, 1), "2 x 2 x 4": Grid(2, 2, 4), "feature": Grid(1, 1, 16)}.items()
     }
     return {
@@ -126,12 +161,27 @@ def strategy_of(preset: str, link: str) -> str:
     return f'full_graph(grid="{preset}")'
 
 
+def run_hosts(graph: str, partition: str, link: str, num_epochs: int, num_hosts: int, texts: Iterable[str]) -> dict:
+    folder = stored(graph, partition, num_hosts)
+    command = [sys.executable, RANK_PROGRAM, str(folder), "gcn", str(num_epochs), *texts]
+    with Lab(hosts=num_hosts, link=link) as lab:
+        return read_findings(lab.run(command, environment={"OMP_NUM_THREADS": "1"}, capture=True))
+
+
+def measure_many_hosts() -> dict[str, float]:
+    """Megabytes that a host receives in an epoch (mean), and in how many rows ledger and prediction differ."""
+    texts = {preset: strategy_of(preset, LINKS[0]) for preset in (*PRESETS_OF_MANY, "auto")}
+    found = run_hosts("small", "random", LINKS[0], 1, MANY_HOSTS, texts.values())
+    numbers: dict[str, float] = {"not as predicted": 0}
+    for preset, text in texts.items():
+        numbers[preset] = statistics.mean(host["of epoch"]["received"] for host in found[text]) / 1e6
+        numbers["not as predicted"] += sum(host["num_wrong"] for host in found[text])
+    return numbers
+
+
 def measure_epochs(graph: str, partition: str, link: str, num_epochs: int) -> dict[str, float]:
-    folder = stored(graph, partition)
     texts = {preset: strategy_of(preset, link) for preset in (*PRESETS, "auto")}
-    command = [sys.executable, RANK_PROGRAM, str(folder), "gcn", str(num_epochs), *texts.values()]
-    with Lab(hosts=NUM_HOSTS, link=link) as lab:
-        found = read_findings(lab.run(command, environment={"OMP_NUM_THREADS": "1"}, capture=True))
+    found = run_hosts(graph, partition, link, num_epochs, NUM_HOSTS, texts.values())
     numbers: dict[str, float] = {"not as predicted": 0}
     for preset, text in texts.items():
         hosts = found[text]
@@ -161,6 +211,8 @@ def targets(quick: bool) -> dict[str, Target]:
         "2d: words as trained over published": Target(0.1, at_most=True),
         "2d of 16 over 1d": Target(0.4, at_most=True),
         "best grid of 16 over 1d": Target(0.4, at_most=True),
+        "1.5d_replicated(c=2): words of the same products over published": Target(1.001, at_most=True),
+        "memory: furthest from the plan": Target(0.2, at_most=True),
     }
     for graph, parts, link in cells(quick):
         wanted[f"{graph}, {parts}, {link}: auto over the fastest"] = Target(1.1, at_most=True)
@@ -181,13 +233,13 @@ def show_words(benchmark: Benchmark) -> None:
         "sparse",
     )
     graph = random_graph(**SHAPE, power_law=False)
-    for preset in PUBLISHED:
+    for preset in (*PUBLISHED, *AS_PUBLISHED):
         numbers = benchmark.cell(f"words, {preset}", lambda p=preset: measure_words(p, graph))
         same, trained = (numbers[name] / numbers["published"] for name in ("same products", "as trained"))
         benchmark.figures[f"{preset}: words of the same products over published"] = same
         benchmark.figures[f"{preset}: words as trained over published"] = trained
         table.add_row(
-            f"{preset} ({PUBLISHED[preset][0]})",
+            f"{preset} ({PUBLISHED[AS_PUBLISHED.get(preset, preset)][0]})",
             f"{numbers['published'] / 1e6:.2f}",
             f"{numbers['same products'] / 1e6:.2f}",
             f"{same:.2f}",
@@ -197,6 +249,29 @@ def show_words(benchmark: Benchmark) -> None:
         )
     console.print(table)
     benchmark.figures |= benchmark.cell("words, 16 ranks", measure_sixteen)
+
+
+def show_memory(benchmark: Benchmark) -> None:
+    table = make_table(
+        "megabytes that the busiest of four ranks holds: the same graph", "grid", "held", "planned", "of it"
+    )
+    graph = random_graph(**SHAPE, power_law=False)
+    shares = []
+    for preset in PRESETS:
+        numbers = benchmark.cell(f"memory, {preset}", lambda p=preset: measure_memory(graph, p))
+        shares.append(numbers["held"] / numbers["planned"])
+        table.add_row(preset, f"{numbers['held'] / 1e6:.1f}", f"{numbers['planned'] / 1e6:.1f}", f"{shares[-1]:.2f}")
+    benchmark.figures["memory: furthest from the plan"] = max(abs(share - 1) for share in shares)
+    console.print(table)
+
+
+def show_many_hosts(benchmark: Benchmark) -> float:
+    numbers = benchmark.cell("eight hosts", measure_many_hosts)
+    table = make_table("small, random parts, eight hosts: megabytes that a host receives in an epoch", "grid", "MB")
+    for preset in (*PRESETS_OF_MANY, "auto"):
+        table.add_row(preset, f"{numbers[preset]:.2f}")
+    console.print(table)
+    return numbers["not as predicted"]
 
 
 def show_epochs(benchmark: Benchmark, graph: str, parts: str, link: str, numbers: Mapping[str, float]) -> None:
@@ -230,7 +305,8 @@ def main() -> None:
     )
     check_requirements()
     show_words(benchmark)
-    wrong = 0.0
+    show_memory(benchmark)
+    wrong = show_many_hosts(benchmark)
     for graph, parts, link in cells(benchmark.quick):
         numbers = benchmark.cell(
             f"{graph}, {parts}, {link}",

@@ -1,6 +1,5 @@
 """What a rank keeps in memory is what the plan says, within a fifth."""
 
-import numpy as np
 import pytest
 import torch
 from tests.unit.grids.product_runs import chunks_of, random_graph
@@ -12,34 +11,12 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.grids.aggregator import GridAggregator
 from laconic.grids.block import BlockMap
+from laconic.grids.held import bytes_within
 from laconic.grids.placement import place
 from laconic.grids.plan import held_bytes
 from laconic.grids.survey import survey
 
 WIDTH = 48
-
-
-def bytes_within(root: object) -> int:
-    """Bytes of all tensors and arrays that can be reached from an object of ours."""
-    seen: set[int] = set()
-    stores: dict[int, int] = {}
-    waiting = [root]
-    while waiting:
-        item = waiting.pop()
-        if id(item) in seen or callable(item):
-            continue
-        seen.add(id(item))
-        if isinstance(item, torch.Tensor):
-            stores[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
-        elif isinstance(item, np.ndarray):
-            stores[item.ctypes.data] = max(stores.get(item.ctypes.data, 0), item.nbytes)
-        elif isinstance(item, dict):
-            waiting += item.values()
-        elif isinstance(item, list | tuple):
-            waiting += item
-        elif type(item).__module__.startswith("laconic"):
-            waiting += getattr(item, "__dict__", {}).values()
-    return sum(stores.values())
 
 
 @pytest.mark.parametrize("grid", [Grid(4, 1, 1), Grid(2, 2, 1), Grid(2, 1, 2), Grid(1, 1, 4)], ids=str)
