@@ -1,7 +1,6 @@
 """GridAggregator: the aggregations of one rank of a grid, exact. Own rows in full width in, own rows out."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import final
 
@@ -9,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.attach.aggregator import Aggregator, Attention, Linear
-from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.attach.aggregator import Attention, Linear
+from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
 from laconic.grids.attention import SplitAttention
 from laconic.grids.axis import Axis
 from laconic.grids.coded import ProductCoder
@@ -19,12 +18,11 @@ from laconic.grids.placement import GridPlacement
 from laconic.grids.product import GridMatrix, grid_product
 from laconic.grids.steps import expand, join, split
 from laconic.grids.swap import widest_slice
-from laconic.halo.position import Position
-from laconic.halo.total import sum_over_ranks
+from laconic.halo.shared_aggregator import SharedAggregator
 
 
 @final
-class GridAggregator(Aggregator):
+class GridAggregator(SharedAggregator):
     """Every method is called by all ranks together, in the same order.
 
     Args:
@@ -33,30 +31,12 @@ class GridAggregator(Aggregator):
     """
 
     def __init__(self, placement: GridPlacement, coder: ProductCoder | None = None) -> None:
-        super().__init__(placement.shard)
+        super().__init__(placement, coder)
         self._placement = placement
         self._coder = coder
         self._ledger = placement.communicator.ledger
         self._operators: dict[Linear, GridMatrix] = {}
         self._dropped_last: tuple[object, GridMatrix | None] = (None, None)
-        self._remembered = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
-        self._position = Position("evaluation", -1)
-
-    @property
-    def num_nodes(self) -> int:
-        return self._placement.num_nodes
-
-    @property
-    def is_shared(self) -> bool:
-        return True
-
-    def begin(self, *, is_training: bool) -> None:
-        self._position = Position("forward" if is_training else "evaluation", -1)
-        if self._coder is not None:
-            self._coder.begin(is_training=is_training)
-
-    def enter_layer(self, number: int) -> None:
-        self._position = Position(self._position.phase, number)
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         if not self.is_remembered(x):
@@ -77,9 +57,6 @@ class GridAggregator(Aggregator):
         self._dropped_last = ((aggregation, probability, tuple(keys)), left)
         return self._product(left, x)
 
-    def is_remembered(self, x: Tensor) -> bool:
-        return self._remembered.covers(x)
-
     def sources(self, x: Tensor) -> Tensor:
         assert self._placement.grid.pj == 1, "where features are sliced, no rank has whole rows of its columns"
         if self._keeps_sources_of(x):
@@ -99,9 +76,6 @@ class GridAggregator(Aggregator):
         if self._placement.grid.pk == 1:
             return super().gatv2(sources, destinations, att, settings)
         return self._attention(settings).gatv2(sources, destinations, att)
-
-    def total(self, x: Tensor) -> Tensor:
-        return sum_over_ranks(self._placement.communicator, x, self._position)
 
     def _attention(self, settings: Attention) -> SplitAttention:
         return SplitAttention(self._placement, settings, self._ledger, self._position)
@@ -138,9 +112,6 @@ class GridAggregator(Aggregator):
     def _gather_once(self, x: Tensor) -> Tensor:
         with self._setup():
             return torch.cat([x, self._placement.columns.start_expand(x, x.shape[1]).wait()])
-
-    def _setup(self) -> AbstractContextManager[None]:
-        return Position("setup", self._position.layer).booked(self._ledger)
 
     def _operator(self, aggregation: Linear) -> GridMatrix:
         if aggregation not in self._operators:

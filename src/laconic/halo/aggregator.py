@@ -1,7 +1,6 @@
 """HaloAggregator: the aggregations of one rank's shard: what other ranks own comes from them."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import final
 
@@ -9,21 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.attach.aggregator import Aggregator, Linear
-from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.attach.aggregator import Linear
+from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
 from laconic.comm.exchange import Route
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.halo.coder import Coder
 from laconic.halo.operator import SplitAdjacency, SplitOperator, split_product
 from laconic.halo.placement import Placement
-from laconic.halo.position import Position
 from laconic.halo.projected import project_after, project_before
+from laconic.halo.shared_aggregator import SharedAggregator
 from laconic.halo.sources import with_halo
-from laconic.halo.total import sum_over_ranks
 
 
 @final
-class HaloAggregator(Aggregator):
+class HaloAggregator(SharedAggregator):
     """Owned rows in, owned rows out; every method is called by all ranks together, in the same order.
 
     Args:
@@ -32,31 +30,13 @@ class HaloAggregator(Aggregator):
     """
 
     def __init__(self, placement: Placement, coder: Coder | None = None) -> None:
-        super().__init__(placement.shard)
+        super().__init__(placement, coder)
         self._placement = placement
         self._exchange = placement.exchange
         self._coder = coder
         self._split: SplitAdjacency | None = None
         self._whole: dict[Linear, LinearOperator] = {}
         self._operators: dict[Linear, SplitOperator] = {}
-        self._remembered = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
-        self._position = Position("evaluation", -1)
-
-    @property
-    def num_nodes(self) -> int:
-        return self._placement.num_nodes
-
-    @property
-    def is_shared(self) -> bool:
-        return True
-
-    def begin(self, *, is_training: bool) -> None:
-        self._position = Position("forward" if is_training else "evaluation", -1)
-        if self._coder is not None:
-            self._coder.begin(is_training=is_training)
-
-    def enter_layer(self, number: int) -> None:
-        self._position = Position(self._position.phase, number)
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         if not self.is_remembered(x):
@@ -78,9 +58,6 @@ class HaloAggregator(Aggregator):
         split = SplitOperator.of(operator, self._split_adjacency(), self._route())
         return split_product(split, x, self._position)
 
-    def is_remembered(self, x: Tensor) -> bool:
-        return self._remembered.covers(x)
-
     def sources(self, x: Tensor) -> Tensor:
         if self._keeps_halo_of(x):
             return self._remembered.recall("sources", x, self._gather_once)
@@ -88,9 +65,6 @@ class HaloAggregator(Aggregator):
 
     def gathers_first(self, x: Tensor, width_out: int) -> bool:
         return self._keeps_halo_of(x) or x.shape[1] <= width_out
-
-    def total(self, x: Tensor) -> Tensor:
-        return sum_over_ranks(self._exchange.communicator, x, self._position)
 
     def _route(self) -> Route:
         """Returns the way of the next exchange."""
@@ -110,9 +84,6 @@ class HaloAggregator(Aggregator):
     def _gather_once(self, x: Tensor) -> Tensor:
         with self._setup():
             return torch.cat([x, self._exchange.start(x).wait()])
-
-    def _setup(self) -> AbstractContextManager[None]:
-        return Position("setup", self._position.layer).booked(self._exchange.communicator.ledger)
 
     def _operator(self, aggregation: Linear) -> SplitOperator:
         """Returns the operator for one product, here and now."""

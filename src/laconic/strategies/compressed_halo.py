@@ -1,13 +1,11 @@
 """Boundary rows are exchanged in every layer, through a codec; with `identity`, exactly (VARCO, arXiv 2406.17611)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import final
 
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.nn import MessagePassing
 
-from laconic.attach import Attachment, attach
 from laconic.comm.codecs import Codec, parse_codec
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
@@ -16,7 +14,6 @@ from laconic.graph import Graph, Shard
 from laconic.halo.aggregator import HaloAggregator
 from laconic.halo.coder import HaloCoder, RatePlan, coded_exchange, costs_of
 from laconic.halo.cut import Cut
-from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.rehearsal import Rehearsal, rehearse
@@ -24,14 +21,14 @@ from laconic.halo.trial import check_layers, check_whole
 from laconic.launch.agreement import check_agreement
 from laconic.records import LedgerRecord
 from laconic.store import Store
-from laconic.strategies._checks import check_only_model, check_plain_model, check_schedule
+from laconic.strategies._checks import check_plain_model, check_schedule
 from laconic.strategies._chunks import chunks_of
-from laconic.strategies.base import Strategy
+from laconic.strategies._placed import PlacedStrategy
 
 
 @final
 @dataclass(eq=False)
-class CompressedHalo(Strategy):
+class CompressedHalo(PlacedStrategy[Placement, HaloCoder]):
     """Each rank owns a part of the nodes and gets what it lacks of its neighbours' rows, layer by layer.
 
     In training, rows and their gradients go through the codec; evaluation is exact.
@@ -47,11 +44,7 @@ class CompressedHalo(Strategy):
     schedule: str = "constant"
     partitioner: str = "metis"
     raw_last: bool = False
-    _placement: Placement | None = field(default=None, init=False, repr=False)
-    _attachment: Attachment | None = field(default=None, init=False, repr=False)
-    _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
     _cut: Cut | None = field(default=None, init=False, repr=False)
-    _coder: HaloCoder | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_schedule(self.codec, self.schedule)
@@ -68,62 +61,17 @@ class CompressedHalo(Strategy):
             self._cut = Cut.of(self._placement)
         return self._placement.shard
 
-    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
-        placement = self._placed
-        self._placement = replace(placement, shard=replace(placement.shard, x=x))
-        return self._placement.shard
-
-    @property
-    def num_train(self) -> int:
-        return self._placed.num_train
-
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
         check_layers(model)
         check_whole(model, shard)
 
-    def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
-        placement = self._placed
-        assert shard is placement.shard, "the shard comes from `place`"
-        copy_from_first(model, placement.communicator)
-        check_only_model(self._gradients is None, placement.communicator)
-        self._gradients = SharedGradients(model, placement.communicator)
-        if self._is_coded:
-            self._coder = self._build_coder(model, seed)
-        self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement, self._coder))
-        return self._attachment
-
-    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
-        assert self._attachment is not None, "attach comes before the first epoch"
-        self._attachment.start_epoch(epoch, step)
-        if self._coder is not None:
-            self._coder.start_epoch(epoch, step)
-        return self._attachment.shard
-
-    def share_loss(self, loss: Tensor) -> Tensor:
-        assert self._gradients is not None, "attach comes before the first loss"
-        return self._gradients.share(loss)
-
-    def state(self) -> dict[str, Any]:
-        return {} if self._coder is None else self._coder.state()
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        if self._coder is not None:
-            self._coder.load_state(state)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {} if self._coder is None else self._coder.tensors()
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        if self._coder is not None:
-            self._coder.load_tensors(tensors)
-
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
-        rehearsal = rehearse(model, self._placed)
+        rehearsal = rehearse(model, self.placement)
         if not self._is_coded:
             return [replace(row, epoch=epoch) if row.epoch else row for row in rehearsal.records]
         measured = () if self._coder is None else self._coder.measured
-        return rehearsal.coded(self._plan(model, rehearsal), epoch, measured, self._placed.communicator.rank)
+        return rehearsal.coded(self._plan(model, rehearsal), epoch, measured, self.placement.communicator.rank)
 
     @property
     def _members(self) -> tuple[Codec, Schedule]:
@@ -131,7 +79,7 @@ class CompressedHalo(Strategy):
 
     @property
     def _is_coded(self) -> bool:
-        return not isinstance(parse_codec(self.codec), Identity) and self._placed.communicator.num_ranks > 1
+        return not isinstance(parse_codec(self.codec), Identity) and self.placement.communicator.num_ranks > 1
 
     def _plan(self, model: nn.Module, rehearsal: Rehearsal | None = None) -> RatePlan:
         assert self._cut is not None
@@ -140,19 +88,18 @@ class CompressedHalo(Strategy):
         raw_layers = frozenset([num_layers - 1] if self.raw_last else [])
         costs = None
         if schedule.needs_costs:
-            rehearsal = rehearsal or rehearse(model, self._placed)
+            rehearsal = rehearsal or rehearse(model, self.placement)
             costs = costs_of(codec, self._cut.counts, rehearsal.exchanges, raw_layers)
         first_rate = codec.first_rate(self._cut.remote_share, self._cut.degree)
         return RatePlan(codec, schedule, self._cut.counts, raw_layers, first_rate, costs)
 
-    def _build_coder(self, model: nn.Module, seed: int) -> HaloCoder:
-        rehearsal = rehearse(model, self._placed)
+    def _build_coder(self, model: nn.Module, seed: int, gradients: SharedGradients) -> HaloCoder | None:
+        if not self._is_coded:
+            return None
+        rehearsal = rehearse(model, self.placement)
         plan = self._plan(model, rehearsal)
         plan.check(rehearsal.exchanges)
-        assert self._gradients is not None
-        return HaloCoder(coded_exchange(self._placed, plan.codec, plan.counts), plan, seed, self._gradients)
+        return HaloCoder(coded_exchange(self.placement, plan.codec, plan.counts), plan, seed, gradients)
 
-    @property
-    def _placed(self) -> Placement:
-        assert self._placement is not None, "place comes first"
-        return self._placement
+    def _build_aggregator(self) -> HaloAggregator:
+        return HaloAggregator(self.placement, self._coder)

@@ -2,15 +2,13 @@
 
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from laconic.attach import Attachment, attach
 from laconic.comm.codecs import parse_codec
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
@@ -29,7 +27,6 @@ from laconic.grids.rehearsal import rehearse
 from laconic.grids.survey import survey
 from laconic.grids.workload import Workload
 from laconic.halo.coder import RatePlan
-from laconic.halo.first_weights import copy_from_first
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap
 from laconic.halo.trial import check_layers, check_whole
@@ -38,9 +35,9 @@ from laconic.launch.environment import rank_environment
 from laconic.records import LedgerRecord
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_only_model, check_plain_model, check_schedule
+from laconic.strategies._checks import check_plain_model, check_schedule
 from laconic.strategies._chunks import Chunks, chunks_of
-from laconic.strategies.base import Strategy
+from laconic.strategies._placed import PlacedStrategy
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ EXCHANGES = ("sparse", "dense")
 
 @final
 @dataclass(eq=False)
-class FullGraph(Strategy):
+class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
     """Each rank owns rows and a block of the edges; rows are gathered along one axis, sums scattered along another.
 
     Args:
@@ -74,12 +71,8 @@ class FullGraph(Strategy):
     link_mbit: float = 1000.0
     plan: Plan | None = field(default=None, init=False, repr=False)
     """What was weighed where the grid was chosen here."""
-    _placement: GridPlacement | None = field(default=None, init=False, repr=False)
-    _attachment: Attachment | None = field(default=None, init=False, repr=False)
-    _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
     _model: nn.Module | None = field(default=None, init=False, repr=False)
     _cut: GridCut | None = field(default=None, init=False, repr=False)
-    _coder: GridCoder | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.exchange not in EXCHANGES:
@@ -140,15 +133,6 @@ class FullGraph(Strategy):
                 f"another grid, or leave staged out."
             )
 
-    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
-        placement = self.placement
-        self._placement = replace(placement, shard=replace(placement.shard, x=x))
-        return self._placement.shard
-
-    @property
-    def num_train(self) -> int:
-        return self.placement.num_train
-
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
         try:
@@ -170,44 +154,16 @@ class FullGraph(Strategy):
         unsliced = next(candidate.grid for candidate in self.plan.candidates if candidate.grid.pj == 1)
         return f' The grid was chosen by auto; the next best with whole features is grid="{unsliced}".'
 
-    def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
-        placement = self.placement
-        assert shard is placement.shard, "the shard comes from `place`"
-        copy_from_first(model, placement.communicator)
-        check_only_model(self._gradients is None, placement.communicator)
-        self._gradients = SharedGradients(model, placement.communicator)
-        if self._cut is not None:
-            exchanges = self._noted_exchanges(model, self._cut)
-            plan = self._rate_plan(self._cut, exchanges)
-            plan.check([*exchanges[0], *exchanges[1]])
-            self._coder = GridCoder(placement, self._cut, plan, seed, self._gradients)
-        self._attachment = attach(model, shard, seed=seed, aggregator=GridAggregator(placement, self._coder))
-        return self._attachment
+    def _build_coder(self, model: nn.Module, seed: int, gradients: SharedGradients) -> GridCoder | None:
+        if self._cut is None:
+            return None
+        exchanges = self._noted_exchanges(model, self._cut)
+        plan = self._rate_plan(self._cut, exchanges)
+        plan.check([*exchanges[0], *exchanges[1]])
+        return GridCoder(self.placement, self._cut, plan, seed, gradients)
 
-    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
-        assert self._attachment is not None, "attach comes before the first epoch"
-        self._attachment.start_epoch(epoch, step)
-        if self._coder is not None:
-            self._coder.start_epoch(epoch, step)
-        return self._attachment.shard
-
-    def share_loss(self, loss: Tensor) -> Tensor:
-        assert self._gradients is not None, "attach comes before the first loss"
-        return self._gradients.share(loss)
-
-    def state(self) -> dict[str, Any]:
-        return {} if self._coder is None else self._coder.state()
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        if self._coder is not None:
-            self._coder.load_state(state)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {} if self._coder is None else self._coder.tensors()
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        if self._coder is not None:
-            self._coder.load_tensors(tensors)
+    def _build_aggregator(self) -> GridAggregator:
+        return GridAggregator(self.placement, self._coder)
 
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
         cut = self._cut
@@ -273,12 +229,6 @@ class FullGraph(Strategy):
     def is_sparse(self) -> bool:
         """Whether only rows that some edge needs are exchanged."""
         return self.exchange == "sparse"
-
-    @property
-    def placement(self) -> GridPlacement:
-        """What this rank holds."""
-        assert self._placement is not None, "place comes first"
-        return self._placement
 
 
 def _lacking(chunks: Chunks, block_map: BlockMap, rank: int) -> str | None:
