@@ -45,19 +45,22 @@ def losses_in(folder):
         "codec=quantize, schedule=adaptive(most=16.0, epochs=8, tail=0.0, calibrate=3)",
     ],
 )
-def test_a_run_that_goes_on_from_a_checkpoint_equals_one_that_never_stopped(tmp_path, graph, model, on_ranks, text):
-    strategy = f"compressed_halo({text}, partitioner=random)"
+@pytest.mark.parametrize(("kind", "num_ranks"), [("compressed_halo(", 3), ('full_graph(grid="2d", ', 4)])
+def test_a_run_that_goes_on_from_a_checkpoint_equals_one_that_never_stopped(
+    tmp_path, graph, model, on_ranks, text, kind, num_ranks
+):
+    strategy = f"{kind}{text}, partitioner=random)"
     whole, cut = tmp_path / "whole", tmp_path / "cut"
 
     def begin(communicator, folder, epochs):
         config = config_at(folder, strategy, epochs)
         return start(config, graph=graph, model=copy.deepcopy(model), communicator=communicator)
 
-    on_ranks(3, lambda communicator: begin(communicator, whole, 8))
-    on_ranks(3, lambda communicator: begin(communicator, cut, 4))
+    on_ranks(num_ranks, lambda communicator: begin(communicator, whole, 8))
+    on_ranks(num_ranks, lambda communicator: begin(communicator, cut, 4))
     longer = [{"training": {"epochs": 8}}]
     on_ranks(
-        3,
+        num_ranks,
         lambda communicator: resume(cut, longer, graph=graph, model=copy.deepcopy(model), communicator=communicator),
     )
     assert losses_in(cut) == losses_in(whole)
@@ -70,7 +73,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_equals_one_that_never_stopped(tmp_
     for name, value in ends[0].model.items():
         assert torch.equal(ends[1].model[name], value), name
     # Numbers are in tensors, not in the notes.
-    assert ends[0].notes["strategy"] == {"num_ranks": 3}
+    assert ends[0].notes["strategy"] == {"num_ranks": num_ranks}
     assert len(json.dumps(ends[0].notes)) < 20_000
     parts = {part for name in held[0] for part in name.split(".")}
     assert ("memory" in parts) == ("feedback" in text or "cache" in text)
