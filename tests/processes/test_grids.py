@@ -14,7 +14,14 @@ from laconic.comm.transport import connect
 from laconic.comm.transport.local import LocalTransport
 
 EPOCHS = 3
-GRIDS = ("2d", "grid(pi=1, pk=2, pj=2)")
+SETTINGS = (
+    'grid="2d"',
+    'grid="grid(pi=1, pk=2, pj=2)"',
+    'grid="1.5d_replicated(c=2)"',
+    'grid="2d_summa"',
+    'grid="1d", staged=True',
+    'grid="2d", staged=True',
+)
 
 
 def build():
@@ -25,10 +32,10 @@ def build():
 
 def train_on_grids(environment) -> list[Outcome]:
     with connect(environment, timeout=60) as transport:
-        communicators = [Communicator(transport, Ledger(transport.rank)) for _ in GRIDS]
+        communicators = [Communicator(transport, Ledger(transport.rank)) for _ in SETTINGS]
         outcomes = [
-            train(f'full_graph(grid="{grid}")', make_graph(), build(), communicator, EPOCHS)
-            for grid, communicator in zip(GRIDS, communicators, strict=True)
+            train(f"full_graph({setting})", make_graph(), build(), communicator, EPOCHS)
+            for setting, communicator in zip(SETTINGS, communicators, strict=True)
         ]
     # Plain numbers: a tensor would be handed over in memory that goes with this process.
     return [

@@ -95,6 +95,7 @@ def make_plan(
     link_mbit: float,
     limit_bytes: int,
     most_slices: int | None = None,
+    is_staged: bool = False,
 ) -> Plan:
     """Returns all grids with their costs.
 
@@ -104,6 +105,7 @@ def make_plan(
         link_mbit: speed of a rank's link.
         limit_bytes: memory that a rank may use.
         most_slices: the largest pj that may be chosen, whatever the workload.
+        is_staged: whether rows travel in stages.
     """
 
     def objection(grid: Grid, num_bytes: int) -> str:
@@ -116,7 +118,7 @@ def make_plan(
         return workload.objection(grid)
 
     candidates = sorted(
-        (_candidate(each, workload, itemsize, link_mbit, objection) for each in sizes),
+        (_candidate(each, workload, itemsize, link_mbit, objection, is_staged=is_staged) for each in sizes),
         key=lambda candidate: (bool(candidate.objection), candidate.seconds, candidate.num_bytes),
     )
     if candidates[0].objection:
@@ -145,9 +147,10 @@ def held_bytes(sizes: GridSizes, width: int, itemsize: int) -> int:
     return sizes.num_edges * EDGE_BYTES + sizes.num_rows * NODE_BYTES + 2 * sizes.num_own * width * itemsize
 
 
-def buffer_bytes(sizes: GridSizes, width: int, itemsize: int) -> int:
+def buffer_bytes(sizes: GridSizes, width: int, itemsize: int, *, is_staged: bool = False) -> int:
     """Returns what it needs while a product runs: a slice of all rows that are gathered and summed."""
-    return sizes.num_rows * -(-width // sizes.grid.pj) * itemsize
+    num_rows = sizes.num_rows_staged if is_staged else sizes.num_rows
+    return num_rows * -(-width // sizes.grid.pj) * itemsize
 
 
 def _candidate(
@@ -156,9 +159,12 @@ def _candidate(
     itemsize: int,
     link_mbit: float,
     objection: Callable[[Grid, int], str],
+    *,
+    is_staged: bool,
 ) -> Candidate:
     grid = sizes.grid
-    num_bytes = held_bytes(sizes, workload.num_features, itemsize) + buffer_bytes(sizes, workload.widest, itemsize)
+    buffers = buffer_bytes(sizes, workload.widest, itemsize, is_staged=is_staged)
+    num_bytes = held_bytes(sizes, workload.num_features, itemsize) + buffers
     words = sizes.words * sum(workload.products)
     compute = sum(
         sizes.num_edges * (_EDGE_SECONDS + _WORD_SECONDS * -(-width // grid.pj)) for width in workload.products

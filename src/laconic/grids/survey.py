@@ -34,6 +34,7 @@ class GridSizes:
         num_messages: messages received in one product.
         num_edges: edges of the largest block.
         num_rows: rows of the largest block and of the others that it gathers and sums, for a slice of the features.
+        num_rows_staged: the same where others' rows travel in stages, so that those of two blocks are there at most.
         num_own: the most rows that a rank owns.
     """
 
@@ -42,6 +43,7 @@ class GridSizes:
     num_messages: int
     num_edges: int
     num_rows: int
+    num_rows_staged: int
     num_own: int
 
 
@@ -129,11 +131,15 @@ def _sizes(grid: Grid, found: NDArray[np.int64], edges: NDArray[np.int64], own: 
     line = own.reshape(grid.pi, grid.pk, grid.pj)
     sliced = ((blocks[:, :, None] - line) / grid.pj + line * (1 - 1 / grid.pj)).max(2)
     by_block = edges.reshape(grid.pi, grid.pk * grid.pj, grid.pi, grid.pk, grid.pj).sum((1, 2, 4))
+    two_blocks = 2 * int(blocks.max())
+    # A sum is whole when all rows have come: only where none come, sums are made block by block.
+    staged = rows_in.clip(max=two_blocks) + sums_out if grid.pi > 1 else sums_out.clip(max=two_blocks)
     return GridSizes(
         grid=grid,
         words=float((moved + sliced).max()),
         num_messages=grid.pi - 1 + grid.pk - 1 + 2 * (grid.pj - 1),
         num_edges=int(by_block.max()),
         num_rows=int((blocks + rows_in + sums_out).max()),
+        num_rows_staged=int((blocks + staged).max()),
         num_own=int(own.max()),
     )

@@ -206,6 +206,7 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
             link_mbit=self.link_mbit,
             limit_bytes=memory_limit(communicator, 1 if environment is None else environment.num_local_ranks),
             most_slices=None if isinstance(parse_codec(self.codec), Identity) else 1,
+            is_staged=self.staged,
         )
         if communicator.rank == 0:
             logger.info("Grids of %s ranks, for the busiest one:\n%s", communicator.num_ranks, self.plan.table())

@@ -73,6 +73,19 @@ def test_memory_and_narrow_layers_keep_a_grid_from_being_chosen():
         plan_of(sizes, limit_bytes=10 << 10)
 
 
+def test_stages_need_less_memory_where_many_blocks_would_come_at_once():
+    sizes = sizes_of(random_graph(400, 40_000), 8, is_sparse=False)
+    at_once, staged = ({c.grid: c for c in plan_of(sizes, is_staged=staged).candidates} for staged in (False, True))
+    words = {each.grid: (each.num_rows, each.num_rows_staged) for each in sizes}
+    # Blocks of 50 rows: the own one and seven others, or two of them; along one axis and along the other.
+    assert words[Grid(8, 1, 1)] == words[Grid(1, 8, 1)] == (400, 150)
+    # Four row groups of 100: three others of 50 along i, sums for one other along k.
+    assert words[Grid(4, 2, 1)] == (50 + 150 + 50, 50 + 100 + 50)
+    for grid in (Grid(8, 1, 1), Grid(1, 8, 1)):
+        assert at_once[grid].num_bytes - staged[grid].num_bytes == 250 * 64 * 4
+    assert staged[Grid(1, 1, 8)].num_bytes == at_once[Grid(1, 1, 8)].num_bytes
+
+
 def test_the_table_has_a_line_for_each_grid_and_says_why_not():
     sizes = sizes_of(random_graph(60, 200), 4, is_sparse=True)
     lines = plan_of(sizes, narrowest=2).table().splitlines()
