@@ -124,6 +124,8 @@ def test_grids_that_do_not_fit_the_ranks_are_refused(text, words):
         ('full_graph(grid="5d")', "Unknown grid '5d'. Choices: 1.5d, 1.5d_replicated, 1d,"),
         ("full_graph(exchange=spare)", "Unknown exchange 'spare'. Choices: dense, sparse. Did you mean 'sparse'"),
         ("full_graph(link_mbit=0)", "link_mbit should be above 0"),
+        ("full_graph(codec=subst)", "Unknown codec 'subst'.*Did you mean 'subset'"),
+        ("full_graph(schedule=lineal)", "Unknown schedule 'lineal'"),
     ],
 )
 def test_settings_are_checked_when_they_are_read(text, words):

@@ -45,8 +45,9 @@ def check_plain_model(model: nn.Module, shard: Shard) -> None:
 
 
 def check_schedule(codec: str, schedule: str) -> None:
-    """Raises ConfigError unless the schedule can go by what the codec lets it know."""
-    if parse_schedule(schedule).needs_measured and not parse_codec(codec).is_known_to_sender:
+    """Raises ConfigError unless both are known, and the schedule can go by what the codec lets it know."""
+    is_known, needs_measured = parse_codec(codec).is_known_to_sender, parse_schedule(schedule).needs_measured
+    if needs_measured and not is_known:
         raise ConfigError(
             f"schedule {schedule} goes by the error that senders measure, and with codec {codec} they do "
             f"not know what receivers have. Use error_feedback instead, or another schedule."
