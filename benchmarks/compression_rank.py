@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from compression_training import MODEL, new_optimizer, rows_and_gradients, step, strategy_of
+from compression_training import DROPOUT, MODEL, new_optimizer, rows_and_gradients, step, strategy_of
 from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.comm.coded_exchange import CodedRoute
 from laconic.comm.gather import gather_texts
@@ -54,7 +54,7 @@ def train(communicator: Communicator, source: Path | Graph, method: str, epochs:
     strategy = parse_strategy(strategy_of(method, "random", epochs))
     shard = strategy.place(data, communicator)
     sizes = {"num_features": about.num_features, "num_classes": about.num_classes}
-    model = build_model(parse_model(MODEL), **sizes, seed=0)
+    model = build_model(parse_model(MODEL.format(dropout=DROPOUT)), **sizes, seed=0)
     strategy.attach(model, shard, seed=0)
     evaluate, optimizer = Evaluation("accuracy", shard, communicator), new_optimizer(model)
     steps, scores, num_bytes = [], [], 0
@@ -84,7 +84,7 @@ def main(arguments: str) -> None:
     CodedRoute._pack, CodedRoute._unpack = codec.around(CodedRoute._pack), codec.around(CodedRoute._unpack)
     communicator = join_ranks()
     with communicator.transport:
-        warm_up_model(parse_model(MODEL))
+        warm_up_model(parse_model(MODEL.format(dropout=DROPOUT)))
         found = train(communicator, Path(folder), method, epochs)
         findings = gather_texts(communicator, json.dumps({**found, "codec seconds": codec.seconds}))
         if communicator.rank == 0:

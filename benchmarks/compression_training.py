@@ -26,7 +26,8 @@ from laconic.trainer.evaluate import Evaluation
 Numbers = dict[str, float]
 SCORED_EVERY = 5
 WIDTH = 64
-MODEL = f"sage(hidden={WIDTH}, layers=3, dropout=0.5)"
+DROPOUT = 0.5
+MODEL = f"sage(hidden={WIDTH}, layers=3, dropout={{dropout}})"
 # The paper begins at 128, on rows of 256; of ours, that wide, one column is the least.
 PAPER = "codec=subset, raw_last=True, schedule=linear(slope=5.0, most={width}.0, epochs={epochs})"
 
@@ -49,17 +50,20 @@ def graph_called(name: str) -> Graph:
     return prepare_features(load(name), "auto")[0]
 
 
-def models_for(graph: Graph, num_ranks: int, seed: int) -> list[nn.Module]:
+def models_for(graph: Graph, num_ranks: int, seed: int, dropout: float = DROPOUT) -> list[nn.Module]:
     """Before the ranks start: first weights come from torch's own generator."""
     sizes = {"num_features": graph.num_features, "num_classes": graph.num_classes}
-    return [build_model(parse_model(MODEL), **sizes, seed=seed) for _ in range(num_ranks)]
+    spec = parse_model(MODEL.format(dropout=dropout))
+    return [build_model(spec, **sizes, seed=seed) for _ in range(num_ranks)]
 
 
-def measure(name: str, num_ranks: int, partitioner: str, method: str, seed: int, epochs: int) -> Numbers:
+def measure(
+    name: str, num_ranks: int, partitioner: str, method: str, seed: int, epochs: int, dropout: float
+) -> Numbers:
     """Returns accuracy in percent, the bytes of rows and gradients, and both after every few epochs, for areas."""
     torch.set_num_threads(1)
     graph, since = graph_called(name), time.perf_counter()
-    models = models_for(graph, num_ranks, seed)
+    models = models_for(graph, num_ranks, seed, dropout)
     if method == "none":
         parts = without_bridges(graph, num_ranks, partitioner)
         alone = Communicator(LocalTransport(), Ledger(0))
