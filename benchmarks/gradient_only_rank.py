@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 from exchange_rank import WAYS, Stub, num_bytes
 from harness import status_bytes
 from laconic.comm import Communicator
+from laconic.comm.frames import HEADER_BYTES
 from laconic.comm.gather import gather_texts
 from laconic.launch.join import join_ranks
 from laconic.models import build_model, parse_model
@@ -138,7 +140,9 @@ class Contender:
         self._to_next_super_epoch()
         self._real.barrier()
         self._communicator.transport = Stub(self._communicator.rank, self._communicator.num_ranks)
-        switch, first = self.step()
+        # Zeros that nobody sent have no checksum.
+        with mock.patch("laconic.comm.coded_exchange.take_header", lambda frame, *_: frame[HEADER_BYTES:]):
+            switch, first = self.step()
         second = self.step()[1] if self.super_epoch > 1 else 0.0
         self._communicator.transport = self._real
         self.model.load_state_dict(before[0])
