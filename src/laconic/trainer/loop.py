@@ -28,6 +28,7 @@ def train(run: Run) -> Ending:
                 return "stopped early"
             if not train_epoch(run):
                 check_epoch(run)
+                run.count_traffic()
                 run.save()
                 return "interrupted"
             close_epoch(run)

@@ -51,8 +51,9 @@ class Run:
         return self.signal is not None
 
     def count_traffic(self) -> None:
-        """Closes the ledger's account of the epoch that has ended."""
-        self.untold_traffic += self.members.communicator.ledger.take(self.state.epoch)
+        """Closes the ledger's account of the epoch that has ended, or of the steps taken of the one under way."""
+        epoch = self.state.epoch + bool(self.state.step)
+        self.untold_traffic += self.members.communicator.ledger.take(epoch)
 
     def keep_as_best(self, record: EpochRecord) -> None:
         """Remembers the model as it is now as the best one."""

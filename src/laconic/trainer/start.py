@@ -120,7 +120,7 @@ def resume(
                 # Last: a resumption that is refused leaves the run as it was. All have read before one writes.
                 communicator.barrier()
                 if communicator.rank == 0:
-                    _take_up(config, folder, snapshot.epoch)
+                    _take_up(config, folder, snapshot)
                 own = folder if communicator.rank == 0 else None
                 return _carry_out(config, own, members, state, display or Silent())
 
@@ -165,12 +165,14 @@ def using_seed(seed: int) -> Iterator[None]:
         yield
 
 
-def _take_up(config: Config, folder: RunFolder, epoch: int) -> None:
+def _take_up(config: Config, folder: RunFolder, snapshot: Snapshot) -> None:
+    epoch = snapshot.epoch
     kept = keep_epochs(folder.metrics_path, epoch, EpochRecord)
     if len(kept) < epoch:
         logger.warning("%s lacks rows of epochs before %s.", folder.metrics_path, epoch)
     if folder.ledger_path.exists():
-        keep_epochs(folder.ledger_path, epoch, LedgerRecord)
+        # Of an epoch that was cut, the rows of its first steps are there already.
+        keep_epochs(folder.ledger_path, epoch + bool(snapshot.step), LedgerRecord)
     _warn_of_threads(folder.note_resumption(config))
 
 
