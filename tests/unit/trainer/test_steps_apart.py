@@ -10,7 +10,7 @@ from torch_geometric.nn import GraphSAGE
 from laconic.errors import DivergedError
 from laconic.trainer import loop, start
 
-APART = "gradient_only(sync_every=3, partitioner=random)"
+APART = "gradient_only(sync_every=3, partitioner=random, codec=identity)"
 
 
 @pytest.fixture
