@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from laconic.datasets import from_pyg, load, save_npz
     from laconic.errors import LaconicError
-    from laconic.graph import Graph, Shard
+    from laconic.graph import Graph, GraphChange, NewNodes, Shard
     from laconic.isolated.ddp_hook import coverage_hook
     from laconic.session import Session, join
     from laconic.store import open_store, write_store
@@ -32,7 +32,9 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 _HOME = {
     "Config": "laconic.trainer.config",
     "Graph": "laconic.graph",
+    "GraphChange": "laconic.graph",
     "LaconicError": "laconic.errors",
+    "NewNodes": "laconic.graph",
     "Session": "laconic.session",
     "Shard": "laconic.graph",
     "coverage_hook": "laconic.isolated.ddp_hook",
@@ -50,7 +52,9 @@ _HOME = {
 __all__ = [
     "Config",
     "Graph",
+    "GraphChange",
     "LaconicError",
+    "NewNodes",
     "Session",
     "Shard",
     "__version__",

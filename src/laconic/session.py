@@ -18,7 +18,7 @@ from laconic import __version__
 from laconic.comm import Communicator
 from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
-from laconic.graph import Graph, Shard
+from laconic.graph import Graph, GraphChange, Shard
 from laconic.launch.agreement import check_agreement
 from laconic.launch.join import join_ranks
 from laconic.store import Manifest, Store
@@ -160,6 +160,15 @@ class Session:
                 )
             total = (losses.flatten(1).sum(1) if losses.dim() > 1 else losses).mul(factors.to(losses.dtype)).sum()
         return self.strategy.share_loss(total)
+
+    def change(self, change: GraphChange) -> Shard:
+        """Changes the graph between two steps, and returns the shard to call the model on from now on.
+
+        All ranks call it together with the same change. Of the strategies, compressed_halo can.
+        """
+        self._attached()
+        self._shard = self.strategy.change(change)
+        return self._shard
 
     def evaluate(self, metric: str = "auto") -> dict[str, float]:
         """Returns the score of each split on the whole graph, exactly: {"train": ..., "val": ..., "test": ...}.

@@ -153,3 +153,38 @@ def test_every_public_name_is_there():
         assert getattr(laconic, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         laconic.nothing  # noqa: B018
+
+
+def test_a_session_goes_on_with_a_changed_graph(small_graph):
+    session = laconic.join(small_graph, strategy="compressed_halo")
+    model, shard = session.attach(GCN(8, 16, 2, 4))
+    num_nodes, num_edges = small_graph.num_nodes, small_graph.num_edges
+    first, last = int(small_graph.node_ids[0]), int(small_graph.node_ids.max())
+    change = laconic.GraphChange(
+        add_nodes=laconic.NewNodes(ids=torch.tensor([last + 1]), x=torch.ones(1, 8)),
+        add_edges=torch.tensor([[last + 1, first], [first, last + 1]]),
+    )
+    for epoch in session.epochs(3):
+        if epoch == 2:
+            shard = session.change(change)
+        loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
+        loss.backward()
+    assert shard.num_rows == num_nodes + 1
+    assert shard.edge_index.shape[1] == num_edges + 2
+    scores = session.evaluate()
+    hits = model.eval()(shard.x, shard.edge_index).argmax(1) == shard.y
+    assert scores["val"] == pytest.approx(float(hits[shard.val_mask].float().mean()), abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["single", "gradient_only", "full_graph"])
+def test_strategies_that_cannot_change_their_graph_say_which_can(small_graph, strategy):
+    session = laconic.join(small_graph, strategy=strategy)
+    session.attach(GCN(8, 16, 2, 4))
+    with pytest.raises(ConfigError, match=f"{strategy} cannot change its graph during a run. Use compressed_halo"):
+        session.change(laconic.GraphChange())
+
+
+def test_a_graph_is_changed_after_a_model_is_there(small_graph):
+    session = laconic.join(small_graph, strategy="compressed_halo")
+    with pytest.raises(ConfigError, match="no model in this session yet"):
+        session.change(laconic.GraphChange())

@@ -50,6 +50,11 @@ class Attachment:
         with self._scope.using(batch, aggregator or LocalAggregator(batch, remember_inputs=False)):
             yield batch
 
+    def move_to(self, shard: Shard, aggregator: Aggregator) -> None:
+        """From now on the model works on `shard` in place of the one that it was attached to."""
+        self.shard = shard
+        self._scope.enter(shard, aggregator)
+
     def train_on(self, stand_in: StandIn | None) -> None:
         """From now on training forward passes, called on the shard as before, run on `stand_in`."""
         assert stand_in is None or stand_in.shard.num_rows >= self.shard.num_rows

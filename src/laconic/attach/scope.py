@@ -59,14 +59,14 @@ class Scope:
         """Called with a convolution without a kernel that hands on other rows than it was given."""
         self.layer_input: object = None
         """What such a convolution was given."""
-        self._enter(shard, aggregator)
+        self.enter(shard, aggregator)
 
     @contextmanager
     def using(self, shard: Shard, aggregator: Aggregator) -> Iterator[None]:
         """Inside, `shard` is the one in use."""
         # The versions come back too: edges that were changed in place stay changed, whatever was used in between.
         before = (self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.stand_in)
-        self._enter(shard, aggregator)
+        self.enter(shard, aggregator)
         self.stand_in = None
         try:
             yield
@@ -88,7 +88,8 @@ class Scope:
         """Whether a convolution that is run again in the backward pass would not find its rows."""
         return self.is_standing_in or self.stand_in is not None or self.aggregator.counts_calls
 
-    def _enter(self, shard: Shard, aggregator: Aggregator) -> None:
+    def enter(self, shard: Shard, aggregator: Aggregator) -> None:
+        """From now on `shard` is the one in use."""
         self.shard = shard
         self.aggregator = aggregator
         self._edge_index_version = _version(shard.edge_index)

@@ -15,10 +15,11 @@ from torch import Tensor
 from laconic.comm.codecs import Codec
 from laconic.comm.codecs.base import Direction
 from laconic.comm.codecs.identity import Identity
-from laconic.comm.coded_exchange import CodedExchange, Counts, Rates
+from laconic.comm.coded_exchange import CodedExchange
 from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.ledger import Ledger
+from laconic.comm.message_sizes import Counts, Rates
 from laconic.comm.schedules import Costs, Line, Measured
 from laconic.grids.axis import Arrival, Arrived, Axis, AxisExchange
 from laconic.grids.placement import GridPlacement

@@ -37,6 +37,8 @@ class HaloAggregator(SharedAggregator):
         self._split: SplitAdjacency | None = None
         self._whole: dict[Linear, LinearOperator] = {}
         self._operators: dict[Linear, SplitOperator] = {}
+        self.uses_halo_features = False
+        """Whether halo rows of the features were asked for; the same on all ranks."""
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         if not self.is_remembered(x):
@@ -79,11 +81,19 @@ class HaloAggregator(SharedAggregator):
     def _multiply_once(self, aggregation: Linear, x: Tensor) -> Tensor:
         operator = self._exact_operator(aggregation)
         with self._setup():
-            return operator.multiply(x)
+            return operator.multiply(x, self._kept_halo(x))
 
     def _gather_once(self, x: Tensor) -> Tensor:
+        halo = self._kept_halo(x)
         with self._setup():
-            return torch.cat([x, self._exchange.start(x).wait()])
+            return torch.cat([x, self._exchange.start(x).wait() if halo is None else halo])
+
+    def _kept_halo(self, x: Tensor) -> Tensor | None:
+        """Returns the halo rows of x if they are here."""
+        if x is not self._shard.x:
+            return None
+        self.uses_halo_features = True
+        return self._placement.halo_x
 
     def _operator(self, aggregation: Linear) -> SplitOperator:
         """Returns the operator for one product, here and now."""

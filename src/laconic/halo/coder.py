@@ -10,20 +10,11 @@ from torch import Tensor
 
 from laconic.comm.codecs import Codec
 from laconic.comm.codecs.base import Direction
-from laconic.comm.coded_exchange import (
-    CODABLE,
-    CodedExchange,
-    Counts,
-    Errors,
-    Place,
-    Rates,
-    any_coded,
-    exchange_bytes,
-    message_bytes,
-)
+from laconic.comm.coded_exchange import CodedExchange, Errors, Place
 from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.ledger import Ledger
+from laconic.comm.message_sizes import CODABLE, Counts, Rates, any_coded, exchange_bytes, message_bytes
 from laconic.comm.schedules import Costs, Line, Measured, RateContext, Schedule
 from laconic.comm.schedules.base import OfLine
 from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
@@ -53,18 +44,19 @@ class Exchanged:
     width: int
     dtype: torch.dtype
 
-    def num_bytes(self, codec: Codec, counts: Counts, rates: Rates) -> Counts:
-        """Returns the bytes from each rank to each, (P, P)."""
+    def num_bytes(self, codec: Codec, counts: Counts, rates: Rates, new: Counts | None = None) -> Counts:
+        """Returns the bytes from each rank to each, (P, P); `new` rows go as they are."""
         if self.dtype not in CODABLE:
             rates = np.ones_like(rates)
-        return exchange_bytes(codec, counts, rates, self.width, self.dtype.itemsize, self.direction)
+        return exchange_bytes(codec, counts, rates, self.width, self.dtype.itemsize, self.direction, new)
 
-    def count(self, ledger: Ledger, codec: Codec, counts: Counts, rates: Rates) -> None:
+    def count(self, ledger: Ledger, codec: Codec, counts: Counts, rates: Rates, new: Counts | None = None) -> None:
         """Counts what the ledger's rank sends and receives; of codecs without a fixed size, the most."""
-        sizes, rank = self.num_bytes(codec, counts, rates), ledger.rank
+        sizes, rank = self.num_bytes(codec, counts, rates, new), ledger.rank
         ledger.count("all_to_all", *all_to_all_traffic(rank, sizes[rank].tolist(), sizes[:, rank].tolist()))
         form = (self.width, self.dtype.itemsize)
-        if not codec.is_fixed_size and self.dtype in CODABLE and any_coded(codec, counts, rates, *form):
+        known = counts if new is None else counts - new
+        if not codec.is_fixed_size and self.dtype in CODABLE and any_coded(codec, known, rates, *form):
             ledger.count("all_gather", *all_gather_traffic(len(sizes), 8 * len(sizes)))
 
 
@@ -79,6 +71,7 @@ class RatePlan:
         raw_layers: layers that go as they are.
         first_rate: what the graph's cut suggests to begin with.
         costs: of all lines; None if the schedule does not ask.
+        new: how many of the rows are new and go as they are, (P, P); None: none.
     """
 
     codec: Codec
@@ -87,6 +80,7 @@ class RatePlan:
     raw_layers: frozenset[int]
     first_rate: float
     costs: Costs | None = None
+    new: Counts | None = None
 
     def rates(self, epoch: int, layer: int, measured: tuple[Measured, ...]) -> Rates:
         """Returns the rates of a layer's messages from each rank to each, (P, P); equal on all ranks."""
@@ -111,8 +105,31 @@ class RatePlan:
             self.schedule.check_costs(self.costs, self.first_rate)
 
 
-def costs_of(codec: Codec, counts: Counts, exchanges: list[Exchanged], raw_layers: frozenset[int]) -> Costs:
-    """Returns what the lines of an epoch cost, given its exchanges in order."""
+def spent_before(plan: RatePlan, epoch: int, measured: tuple[Measured, ...]) -> int:
+    """Returns what the lines of a plan cost in all epochs before `epoch`."""
+    costs = plan.costs
+    assert costs is not None
+    spent = costs.spent
+    for past in range(costs.first_epoch, epoch):
+        rates = {layer: plan.rates(past, layer, measured) for layer in {line.layer for line in costs.lines}}
+        spent += sum(costs.num_bytes(line, rates[line.layer][line.sender, line.receiver]) for line in costs.lines)
+    return spent
+
+
+def costs_of(
+    codec: Codec,
+    counts: Counts,
+    exchanges: list[Exchanged],
+    raw_layers: frozenset[int],
+    *,
+    first_epoch: int = 1,
+    spent: int = 0,
+) -> Costs:
+    """Returns what the lines of an epoch cost, given its exchanges in order.
+
+    Args:
+        first_epoch, spent: where the graph has changed: from which epoch on, and what was sent before.
+    """
     by_layer: dict[int, list[Exchanged]] = {}
     for one in exchanges:
         by_layer.setdefault(one.layer, []).append(one)
@@ -126,7 +143,8 @@ def costs_of(codec: Codec, counts: Counts, exchanges: list[Exchanged], raw_layer
             for one in by_layer[line.layer]
         )
 
-    return Costs(tuple(Line(layer, *pair) for layer in by_layer for pair in pairs), num_bytes)
+    lines = tuple(Line(layer, *pair) for layer in by_layer for pair in pairs)
+    return Costs(lines, num_bytes, first_epoch, spent)
 
 
 def coded_exchange(placement: Placement, codec: Codec, counts: Counts) -> CodedExchange:
@@ -149,11 +167,12 @@ class HaloCoder:
     """
 
     def __init__(self, coded: CodedExchange, plan: RatePlan, seed: int, gradients: SharedGradients) -> None:
-        self._coded = coded
-        self._plan = plan
+        self.coded = coded
+        self.plan = plan
         self._seed = seed
         self._gradients = gradients
         self._epoch, self._step = 0, 0
+        self._is_under_way = True
         self._calls: dict[int, int] = {}
         self._rates: dict[int, Rates] = {}
         self._is_same_ranks = False
@@ -167,35 +186,54 @@ class HaloCoder:
         """Moves on; all ranks call it together."""
         self._measure()
         self._epoch, self._step, self._rates = epoch, step - 1, {}
+        self._is_under_way = False
 
     def begin(self, *, is_training: bool) -> None:
         """Told when a forward pass begins."""
         self._step += is_training
+        self._is_under_way |= is_training
         self._calls = {}
 
     def route(self, layer: int) -> Route:
         """Returns the way of the next exchange of a layer in training."""
-        return self._coded.route(*self.next_place(layer))
+        return self.coded.route(*self.next_place(layer))
 
     def next_place(self, layer: int) -> tuple[Place, Rates]:
         """Returns where in the run the next exchange of a layer is, and at which rates it goes."""
         call = self._calls.get(layer, 0)
         self._calls[layer] = call + 1
         if layer not in self._rates:
-            self._rates[layer] = self._plan.rates(self._epoch, layer, self.measured)
+            self._rates[layer] = self.plan.rates(self._epoch, layer, self.measured)
         return Place(self._seed, self._epoch, self._step, layer, call), self._rates[layer]
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next step, if the one that is under way has had its steps."""
+        return self._epoch + self._is_under_way
+
+    def new_rows(self, epoch: int) -> Counts | None:
+        """Returns how many rows from each rank to each will go as they are in an epoch, being new, (P, P)."""
+        pending = self.coded.pending
+        return pending.counts if pending is not None and epoch == self.next_epoch else None
+
+    def change(self, coded: CodedExchange, plan: RatePlan) -> None:
+        """Goes on with another exchange and its rates; the schedule does not begin anew. All ranks call it together."""
+        self._measure()
+        if self.coded.errors is not None:
+            coded.errors = {}
+        self.coded, self.plan = coded, plan
 
     def _measure(self) -> None:
         """Adds up what the epoch that has ended showed, over all ranks, if the schedule goes by it."""
-        errors = self._coded.errors
+        errors = self.coded.errors
         if errors is None or not self._rates:
             return
-        communicator = self._coded.communicator
+        communicator = self.coded.communicator
         layers, peers = sorted(self._rates), range(communicator.num_ranks)
         own = [[vars(errors.get((layer, peer), Errors())).values() for peer in peers] for layer in layers]
         with communicator.ledger.phase("records"):
             told = communicator.all_gather(torch.tensor([[list(one) for one in row] for row in own]).double())
-        costs, pairs = self._plan.costs, list(zip(*np.nonzero(self._plan.counts), strict=True))
+        costs, pairs = self.plan.costs, list(zip(*np.nonzero(self.plan.counts), strict=True))
         lines = {
             Line(layer, int(sender), int(receiver)): OfLine(
                 float(self._rates[layer][sender, receiver]), *told[sender, number, receiver].tolist()
@@ -205,16 +243,19 @@ class HaloCoder:
         }
         num_bytes = 0 if costs is None else sum(costs.num_bytes(line, lines[line].rate) for line in costs.lines)
         shared = self._gradients
-        self.measured += (Measured(shared.loss, shared.gradient_norm, shared.gradient_change, num_bytes, lines),)
-        self._coded.errors, self._rates = {}, {}
+        measured = Measured(shared.loss, shared.gradient_norm, shared.gradient_change, num_bytes, lines)
+        # Of an epoch that is measured again, having gone on after a change of the graph, the last counts.
+        self.measured = (*self.measured[: max(self._epoch - 1, 0)], measured)
+        self.coded.errors, self._rates = {}, {}
 
     def state(self) -> dict[str, Any]:
         """Returns what says for whom `tensors` are."""
-        return {"num_ranks": self._coded.communicator.num_ranks}
+        return {"num_ranks": self.coded.communicator.num_ranks, "next_epoch": self.next_epoch}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes back what `state` gave, before `load_tensors`."""
-        self._is_same_ranks = state.get("num_ranks") == self._coded.communicator.num_ranks
+        self._is_same_ranks = state.get("num_ranks") == self.coded.communicator.num_ranks
+        self._epoch = state.get("next_epoch", 1) - 1
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns what is remembered, of all ranks on rank 0; all ranks call it together."""
@@ -222,10 +263,10 @@ class HaloCoder:
         tensors = to_tensors(self.measured)
         if self._gradients.last_gradient is not None:
             tensors["gradient"] = self._gradients.last_gradient
-        if self._coded.codec.has_memory:
-            communicator = self._coded.communicator
+        if self.coded.codec.has_memory:
+            communicator = self.coded.communicator
             with communicator.ledger.phase("checkpoint"):
-                of_ranks = gather_unequal_tensors(communicator, self._coded.tensors())
+                of_ranks = gather_unequal_tensors(communicator, self.coded.tensors())
             tensors |= {f"{rank}.{name}": value for rank, own in enumerate(of_ranks) for name, value in own.items()}
         return tensors
 
@@ -233,9 +274,9 @@ class HaloCoder:
         """Takes back what `tensors` gave on rank 0. On another number of ranks, memories begin anew."""
         self.measured = from_tensors(tensors, with_lines=self._is_same_ranks)
         self._gradients.last_gradient = tensors.get("gradient")
-        own = f"{self._coded.communicator.rank}."
+        own = f"{self.coded.communicator.rank}."
         if self._is_same_ranks:
-            self._coded.load_tensors(
+            self.coded.load_tensors(
                 {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
             )
 

@@ -77,11 +77,17 @@ class SplitOperator:
         # A row's own features, and loops, are local.
         return SplitOperator(local, replace(remote, diagonal=None, skip_loops=False), exchange)
 
-    def multiply(self, x: Tensor) -> Tensor:
-        """Returns M x for owned rows x, (N, F), without recording it for autograd; all ranks call it together."""
-        halo = self.exchange.start(x)
+    def multiply(self, x: Tensor, halo: Tensor | None = None) -> Tensor:
+        """Returns M x for owned rows x, (N, F), without recording it for autograd; all ranks call it together.
+
+        Args:
+            halo: the halo rows of x, (H, F), where they are here already, on all ranks.
+        """
+        arriving = self.exchange.start(x) if halo is None else None
         out = self.local.multiply(x)
-        return self.remote.multiply(halo.wait(), add_to=out)
+        halo = arriving.wait() if arriving is not None else halo
+        assert halo is not None
+        return self.remote.multiply(halo, add_to=out)
 
     def multiply_transposed(self, grad: Tensor) -> Tensor:
         """Returns the owned rows of M^T grad, summed over all ranks; all ranks call it together."""

@@ -74,6 +74,7 @@ class Placement:
         largest_num_halo: the most halo rows that any rank has.
         num_nodes: nodes of the whole graph.
         num_train: training nodes of the whole graph.
+        halo_x: features of the halo rows, (H, F), where they are kept: once the graph has changed.
     """
 
     shard: Shard
@@ -82,6 +83,7 @@ class Placement:
     largest_num_halo: int
     num_nodes: int
     num_train: int
+    halo_x: Tensor | None = None
 
     @property
     def communicator(self) -> Communicator:

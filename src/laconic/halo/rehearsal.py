@@ -54,7 +54,7 @@ class Rehearsal:
         rates = {one.layer: plan.rates(epoch, one.layer, measured) for one in self.exchanges}
         for one in self.exchanges:
             with ledger.phase(one.direction, layer=one.layer):
-                one.count(ledger, plan.codec, plan.counts, rates[one.layer])
+                one.count(ledger, plan.codec, plan.counts, rates[one.layer], plan.new)
         kept = [row for row in self.records if row.operation != "all_to_all" or row.phase in ("setup", "evaluation")]
         rows = [dataclasses.replace(row, epoch=epoch) if row.epoch else row for row in kept]
         return sorted([*rows, *ledger.take(epoch)], key=_order)
@@ -106,7 +106,8 @@ def stage_of(placement: Placement) -> Placement:
     silent = Communicator(SilentTransport(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
     send_rows = torch.zeros(sum(send), dtype=torch.int64)
     exchange = RowExchange(silent, send_rows, Splits(send, receive, largest=1), _NUM_ROWS)
-    return dataclasses.replace(placement, shard=stage, exchange=exchange)
+    halo_x = None if placement.halo_x is None else stage.x.new_ones(num_halo, stage.x.shape[1])
+    return dataclasses.replace(placement, shard=stage, exchange=exchange, halo_x=halo_x)
 
 
 def stage_shard(shard: Shard, num_halo: int) -> Shard:

@@ -9,9 +9,10 @@ from typing import final
 import numpy as np
 
 from laconic.comm.codecs import Codec, parse_codec
-from laconic.comm.coded_exchange import Counts, Place
+from laconic.comm.coded_exchange import Place
 from laconic.comm.exchange import Route
 from laconic.comm.ledger import Ledger
+from laconic.comm.message_sizes import Counts
 from laconic.errors import ConfigError
 from laconic.halo.coder import Exchanged, coded_exchange
 from laconic.halo.placement import Placement

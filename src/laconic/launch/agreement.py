@@ -21,7 +21,10 @@ _LONGEST_VALUE = 60
 _LEAD = 20
 
 
-def check_agreement(communicator: Communicator, facts: Mapping[str, str]) -> None:
+_REMEDY = "Start all ranks with the same settings, the same data and the same version of the code."
+
+
+def check_agreement(communicator: Communicator, facts: Mapping[str, str], *, remedy: str = _REMEDY) -> None:
     """Returns if all ranks give the same facts; otherwise raises a ConfigError on all of them that names what differs.
 
     Traffic: an all_gather of 32 bytes, in phase "setup"; the facts themselves only if they differ.
@@ -29,6 +32,7 @@ def check_agreement(communicator: Communicator, facts: Mapping[str, str]) -> Non
     Args:
         communicator: how the ranks talk.
         facts: what must be alike, by names that a user knows.
+        remedy: what to do where they are not.
     """
     text = json.dumps(dict(facts), sort_keys=True).encode()
     with communicator.ledger.phase("setup"):
@@ -36,7 +40,7 @@ def check_agreement(communicator: Communicator, facts: Mapping[str, str]) -> Non
         if bool((digests == digests[0]).all()):
             return
         texts = _exchange(text, communicator)
-    raise ConfigError(describe_difference([json.loads(each) for each in texts]))
+    raise ConfigError(describe_difference([json.loads(each) for each in texts], remedy))
 
 
 def check_all_ready(communicator: Communicator, problem: str | None) -> None:
@@ -58,17 +62,14 @@ def check_all_ready(communicator: Communicator, problem: str | None) -> None:
     raise StoreError(f"Not every rank can read what it needs. {' '.join(told[:_MOST_VALUES])}{rest}")
 
 
-def describe_difference(facts: Sequence[Mapping[str, str]]) -> str:
+def describe_difference(facts: Sequence[Mapping[str, str]], remedy: str = _REMEDY) -> str:
     """Returns what differs between the facts of ranks, given in rank order."""
     keys = sorted({key for each in facts for key in each})
     differing = [key for key in keys if len({each.get(key) for each in facts}) > 1]
     told = [_describe_key(key, [each.get(key) for each in facts]) for key in differing[:_MOST_KEYS]]
     if len(differing) > _MOST_KEYS:
         told.append(f"{len(differing) - _MOST_KEYS} more differ")
-    return (
-        f"Ranks disagree: {'; '.join(told)}. Start all ranks with the same settings, the same data and the same "
-        f"version of the code."
-    )
+    return f"Ranks disagree: {'; '.join(told)}. {remedy}"
 
 
 def _exchange(text: bytes, communicator: Communicator) -> list[bytes]:

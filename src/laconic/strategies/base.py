@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from laconic.attach import Attachment
 from laconic.comm.communicator import Communicator
-from laconic.graph import Graph, Shard
+from laconic.errors import ConfigError
+from laconic.graph import Graph, GraphChange, Shard
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.store import Store
 
@@ -106,6 +107,14 @@ class Strategy(ABC):
     def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
         """Inside, the attached model works on `batch`, a mini-batch."""
         raise NotImplementedError
+
+    def change(self, change: GraphChange) -> Shard:
+        """Changes the graph between two epochs, and returns the shard to go on with; all ranks call it together."""
+        name = type(self).__module__.rpartition(".")[2]
+        raise ConfigError(
+            f"The strategy {name} cannot change its graph during a run. Use compressed_halo, which can, on any number "
+            f"of ranks, one included; or write a new store and start again."
+        )
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -97,13 +97,13 @@ class Adaptive(Schedule):
 
     def check_costs(self, costs: Costs, first_rate: float) -> None:
         most = self._most(first_rate)
-        num_exact = self._num_exact(1)
-        least = (self.epochs - num_exact) * costs.of_epoch(most) + num_exact * costs.of_epoch(1.0)
-        if self.num_bytes and self.num_bytes < least:
+        num_exact, num_epochs = self._num_exact(costs.first_epoch), self.epochs - costs.first_epoch + 1
+        least = (num_epochs - num_exact) * costs.of_epoch(most) + num_exact * costs.of_epoch(1.0)
+        if self.num_bytes and self.num_bytes - costs.spent < least:
             raise ConfigError(
-                f"schedule adaptive: {self.epochs} epochs cost {format_bytes(least)} at least ({least} bytes: "
-                f"{num_exact} epochs at rate 1, the others at {most:g}), more than the {self.num_bytes} bytes of "
-                f"num_bytes. Give more, a higher `most`, or less `tail` and a rarer `calibrate`."
+                f"schedule adaptive: {num_epochs} epochs cost {format_bytes(least)} at least ({least} bytes: "
+                f"{num_exact} epochs at rate 1, the others at {most:g}), more than the {self.num_bytes - costs.spent} "
+                f"bytes that num_bytes leaves. Give more, a higher `most`, or less `tail` and a rarer `calibrate`."
             )
 
     def target(self, measured: tuple[Measured, ...]) -> float:
@@ -146,7 +146,8 @@ class Adaptive(Schedule):
         """Returns the lowest rate at which the budget pays for all epochs to come."""
         num_exact = self._num_exact(context.epoch)
         num_coded = max(self.epochs - context.epoch + 1 - num_exact, 1)
-        left = self.num_bytes - sum(one.num_bytes for one in context.measured) - num_exact * costs.of_epoch(1.0)
+        spent = costs.spent + sum(one.num_bytes for one in context.measured[costs.first_epoch - 1 :])
+        left = self.num_bytes - spent - num_exact * costs.of_epoch(1.0)
         rate = 1.0
         while rate < most and num_coded * costs.of_epoch(rate) > left:
             rate *= 2

@@ -34,10 +34,14 @@ class Costs:
     Args:
         lines: all lines between all ranks that carry something, in the order in which a run comes to them.
         num_bytes: bytes of a line in one epoch at a rate, both ways.
+        first_epoch: from which on this holds: later than the first where the graph has changed.
+        spent: bytes of all lines before it.
     """
 
     lines: tuple[Line, ...]
     num_bytes: Callable[[Line, float], int]
+    first_epoch: int = 1
+    spent: int = 0
 
     def of_epoch(self, rate: float) -> int:
         """Returns the bytes of all lines in one epoch at one rate."""

@@ -66,15 +66,18 @@ def _index(costs: Costs) -> dict[Line, int]:
 def _switch(costs: Costs, most: float, epochs: int, num_bytes: int) -> tuple[int, int]:
     """Returns the epoch, and the line in it, from which on everything goes at rate 1."""
     cheap, full = costs.of_epoch(most), costs.of_epoch(1.0)
-    if num_bytes < epochs * cheap:
+    passed = costs.first_epoch - 1
+    epochs -= passed
+    least, left = epochs * cheap, num_bytes - costs.spent
+    if left < least:
+        of_all = f"the {num_bytes} bytes of num_bytes" if not passed else f"the {left} that are left of {num_bytes}"
         raise ConfigError(
-            f"schedule budget: {epochs} epochs cost {format_bytes(epochs * cheap)} at least ({epochs * cheap} bytes, "
-            f"at rate {most:g}; {cheap} in the first), more than the {num_bytes} bytes of num_bytes. Give more, or a "
-            f"higher `most`."
+            f"schedule budget: {epochs} epochs cost {format_bytes(least)} at least ({least} bytes, at rate {most:g}; "
+            f"{cheap} in the first), more than {of_all}. Give more, or a higher `most`."
         )
-    left = num_bytes - epochs * cheap
+    left -= least
     if full <= cheap:
-        return 1, 0
+        return passed + 1, 0
     num_full = min(left // (full - cheap), epochs)
     left -= num_full * (full - cheap)
     epoch, index = epochs - num_full, len(costs.lines)
@@ -85,4 +88,5 @@ def _switch(costs: Costs, most: float, epochs: int, num_bytes: int) -> tuple[int
         if left < 0:
             break
         index -= 1
+    epoch += passed
     return (epoch, index) if index < len(costs.lines) else (epoch + 1, 0)
