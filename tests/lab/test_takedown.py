@@ -78,7 +78,7 @@ def test_a_network_that_cannot_be_finished_is_taken_down_and_the_command_named(
     namespaces_of: NamespacesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "_SHAPE", "no-such-qdisc rate {rate}bit")
-    with pytest.raises(LabError, match=r"`tc -n laconic-\S+-switch qdisc add dev lab\d+p0 root no-such-qdisc"):
+    with pytest.raises(LabError, match=r"`tc -n laconic-\S+-host0 qdisc replace dev lab\d+h0 root no-such-qdisc"):
         Lab(hosts=2, link="1gbit").__enter__()
     assert namespaces_of(os.getpid()) == []
 
