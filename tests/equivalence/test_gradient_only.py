@@ -30,9 +30,9 @@ from laconic.store import open_store, write_store
 class Weighted(nn.Module):
     """Takes the edge weights of whatever shard it is called with."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_layers: int = 3) -> None:
         super().__init__()
-        self.inner = GCN(IN, 8, 3, OUT)
+        self.inner = GCN(IN, 8, num_layers, OUT)
 
     def forward(self, x, edge_index, edge_weight=None):
         return self.inner(x, edge_index, edge_weight=edge_weight)

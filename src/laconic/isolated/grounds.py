@@ -22,6 +22,7 @@ from laconic.halo.placement import Placement
 from laconic.isolated.batch import RememberingBatchAggregator, with_halo_rows
 from laconic.isolated.correction import Correction
 from laconic.isolated.coverage import CoverageSummary
+from laconic.isolated.reaching import ReachingAggregator
 from laconic.isolated.remembering import RememberingAggregator
 from laconic.isolated.sweeper import Sweeper
 from laconic.records import CoverageRecord
@@ -75,6 +76,7 @@ class RememberedGrounds(Grounds):
     Args:
         coder: the ways of what a refresh sends; without one, rows go as they are.
         remote: share of the edges from other ranks that mini-batches are drawn from.
+        keeps_sums: keep what neighbours summed up, and compute their rows here.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class RememberedGrounds(Grounds):
         coder: Coder | None = None,
         *,
         remote: float = 1.0,
+        keeps_sums: bool = False,
     ) -> None:
         self._attachment = attachment
         self._remote = remote
@@ -92,7 +95,8 @@ class RememberedGrounds(Grounds):
         self._drawn_from: Shard | None = None
         self._placement = placement
         self.correction = correction
-        self.aggregator = RememberingAggregator(placement, coder)
+        self.keeps_sums = keeps_sums
+        self.aggregator = (ReachingAggregator if keeps_sums else RememberingAggregator)(placement, coder)
         self.shard = placement.shard
         self.row_factors = None
         self._refreshed_with: dict[str, Tensor] = {}
@@ -113,7 +117,7 @@ class RememberedGrounds(Grounds):
         if self.correction.combination != "self_normalised" and self.row_factors is None:
             self.row_factors = self._factors()
         self._super_epoch, self._drawn_from = super_epoch, None
-        self._attachment.train_on(StandIn(self.shard, self.aggregator))
+        self._attachment.train_on(StandIn(self.aggregator.trained_on, self.aggregator))
 
     @property
     def drawn_from(self) -> Shard:
@@ -128,18 +132,18 @@ class RememberedGrounds(Grounds):
     def refresh(self) -> None:
         """Runs the model once over the whole graph and keeps what ranks get of each other."""
         model = self._attachment.model
-        was_training = model.training
+        if self.aggregator.needs_refresh:
+            self._run(model)
+        self._refreshed_with = _copied(model)
+
+    def _run(self, model: nn.Module) -> None:
+        was_training, shard = model.training, self.aggregator.trained_on
         model.eval()
         try:
-            with (
-                torch.no_grad(),
-                self._attachment.using(self.shard, self.aggregator),
-                self.aggregator.refreshing(),
-            ):
-                run_model(model, self.shard)
+            with torch.no_grad(), self._attachment.using(shard, self.aggregator), self.aggregator.refreshing():
+                run_model(model, shard)
         finally:
             model.train(was_training)
-        self._refreshed_with = _copied(model)
 
     def tensors(self) -> dict[str, Tensor]:
         return {**self._refreshed_with, _SUPER_EPOCH: torch.tensor(self._super_epoch)} if self._refreshed_with else {}

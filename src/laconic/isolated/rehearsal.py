@@ -67,7 +67,8 @@ def rehearse(
         attachment.call_before_evaluation(settle)
         # With a ledger of its own: what goes through a codec is counted by it.
         recorder = None if coder is None else Recorder(stage_of(placement).exchange)
-        played = RememberedGrounds(attachment, stage, grounds.correction, recorder)
+        keeps_sums = isinstance(grounds, RememberedGrounds) and grounds.keeps_sums
+        played = RememberedGrounds(attachment, stage, grounds.correction, recorder, keeps_sums=keeps_sums)
         if isinstance(grounds, RememberedGrounds):
             played.enter(0, 1, is_last=True)
         else:

@@ -10,7 +10,7 @@ What is kept is a layer's *input*, before its Linear: kept behind it, a row woul
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import RememberedInputs
+from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.halo.coder import Coder
 from laconic.halo.operator import SplitAdjacency, SplitOperator
@@ -26,7 +27,6 @@ from laconic.halo.placement import Placement
 # Shapes: N owned rows, H halo rows
 
 
-@final
 class RememberingAggregator(Aggregator):
     """Owned rows in, owned rows out. Only inside `refreshing` do ranks talk; then all call together, in one order.
 
@@ -51,6 +51,16 @@ class RememberingAggregator(Aggregator):
         self._last_call: int | None = None
         self._next = 0
         self._layer = -1
+
+    @property
+    def trained_on(self) -> Shard:
+        """The rows that a pass runs on: the rank's own."""
+        return self._shard
+
+    @property
+    def needs_refresh(self) -> bool:
+        """Whether a refresh would bring anything new."""
+        return True
 
     def halo_scale(self, aggregation: Linear) -> FloatArray | None:
         """Returns the column scales of the halo rows, (H,), where the aggregation has some."""
@@ -79,7 +89,7 @@ class RememberingAggregator(Aggregator):
         self._last_call = num_calls - 1 if num_calls else None
         try:
             yield
-        except _AllIsKeptError:
+        except AllIsKeptError:
             pass
         finally:
             self._is_refreshing, self._last_call = False, None
@@ -148,7 +158,7 @@ class RememberingAggregator(Aggregator):
             assert number == len(self._kept)
             self._kept.append(self._fetch(x))
             if number == self._last_call:
-                raise _AllIsKeptError
+                raise AllIsKeptError
         assert number < len(self._kept), "a pass asks for more rows than the refresh before it kept"
         halo = self._kept[number]
         assert halo.shape[1:] == x.shape[1:], f"rows of {tuple(halo.shape[1:])} were kept, {tuple(x.shape[1:])} asked"
@@ -191,7 +201,7 @@ class RememberingAggregator(Aggregator):
         return self._placement.communicator.ledger.phase("repartition", layer=self._layer)
 
 
-class _AllIsKeptError(BaseException):
+class AllIsKeptError(BaseException):
     """Ends a pass that has fetched all rows. Not an Exception: a model that catches those has no say in it."""
 
 

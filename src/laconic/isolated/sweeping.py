@@ -9,12 +9,10 @@ from typing import Literal, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
+from torch import Tensor
 
-from laconic.attach.attachment import why_no_kernel
 from laconic.comm.communicator import Communicator
-from laconic.errors import ConfigError, LaconicError, UnsupportedModelError
+from laconic.errors import ConfigError, LaconicError
 from laconic.halo.placement import ChunkMap, Placement
 from laconic.isolated.held import HeldChunk, HeldChunkSize
 from laconic.isolated.supply import PeerSupply, StorageSupply, Supply
@@ -131,23 +129,6 @@ def make_sweeper(
     else:
         chosen = StorageSupply(rank, open_chunk, starts, prepare)
     return Sweeper(rank, placement.shard, owned, starts, chosen, lru_cache(maxsize=4)(plan.sweep_of))
-
-
-def check_fixed_operators(model: nn.Module) -> None:
-    """Raises UnsupportedModelError unless every convolution is a fixed matrix, whose edges can be weighted."""
-    for name, module in model.named_modules():
-        if not isinstance(module, MessagePassing):
-            continue
-        reason = why_no_kernel(module)
-        if reason is None and isinstance(module, GATConv | GATv2Conv):
-            reason = "attention decides its weights"
-        if reason is None and getattr(module, "aggr", None) == "max":
-            reason = "a maximum has no weights"
-        if reason is not None:
-            raise UnsupportedModelError(
-                f"{name or 'the model'} is a {type(module).__name__}, whose edges correction=sweep and "
-                f"normalise=whole cannot weigh: {reason}. Use correction=node or batch, or remember=True."
-            )
 
 
 def _owned(

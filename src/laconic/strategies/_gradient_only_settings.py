@@ -15,7 +15,12 @@ def check_settings(strategy: "GradientOnly") -> None:
         raise ConfigError(f"repartition_every should be 1 or more epochs; got {strategy.repartition_every}.")
     if strategy.rechunk_every < 0:
         raise ConfigError(f"rechunk_every should be 0 (never) or more sweeps; got {strategy.rechunk_every}.")
-    for name, choices in (("normalise", ("auto", "held", "whole")), ("supply", ("auto", "storage", "peers"))):
+    choices_of = {
+        "keep": ("rows", "sums"),
+        "normalise": ("auto", "held", "whole"),
+        "supply": ("auto", "storage", "peers"),
+    }
+    for name, choices in choices_of.items():
         if getattr(strategy, name) not in choices:
             raise ConfigError(unknown_name(str(getattr(strategy, name)), choices, family=name))
     if strategy.remember and (strategy.variable or strategy.correction != "none"):
@@ -23,6 +28,8 @@ def check_settings(strategy: "GradientOnly") -> None:
             "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
             "needed. Leave variable and correction out, or set remember=False."
         )
+    if not strategy.remember and strategy.keep != "rows":
+        raise ConfigError("keep=sums is for remembered neighbours, and remember is False. Leave one of them out.")
     if not strategy.remember and strategy.codec != type(strategy).codec:
         raise ConfigError(
             f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."

@@ -24,12 +24,14 @@ from laconic.halo.trial import check_layers, check_whole
 from laconic.isolated.buffers import combine_buffers, give_back_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
+from laconic.isolated.fixed_operators import check_fixed_operators
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds, warning_of_old_weights
+from laconic.isolated.reaching import check_keeps_sums
 from laconic.isolated.refresh_coder import RefreshCoder, parse_refresh_codec
 from laconic.isolated.rehearsal import rehearse
 from laconic.isolated.super_epochs import SuperEpochs
 from laconic.isolated.sweeper import Sweeper
-from laconic.isolated.sweeping import SweepPlan, check_fixed_operators, make_sweeper
+from laconic.isolated.sweeping import SweepPlan, make_sweeper
 from laconic.launch.agreement import check_agreement
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.store import Store
@@ -54,7 +56,9 @@ class GradientOnly(Strategy):
         repartition_every: epochs of a super-epoch: how long a rank goes on with what it remembers or holds.
         gradual: the first super-epochs have 1, 2, 4, ... epochs, as weights move fastest then; with remember only.
         remember: keep the layer inputs of neighbours on other ranks, from a pass at each super-epoch's start.
-        codec: how these inputs are written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
+        keep: rows, the layer inputs of neighbours; or sums, what neighbours aggregated, from which their rows are
+            computed here with today's weights: exact for two layers, younger for more, at the price of computing them.
+        codec: how what is kept is written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         variable: chunks of other ranks that a rank holds beside its own, other ones in each super-epoch.
         chunks: into how many chunks a graph in memory is cut; one per rank by default. A store has its own number.
         partitioner: cuts a graph that does not come from a store.
@@ -77,6 +81,7 @@ class GradientOnly(Strategy):
     repartition_every: int = 20
     gradual: bool = True
     remember: bool = True
+    keep: Literal["rows", "sums"] = "rows"
     codec: str = "quantize(bits=4, stochastic=False)"
     variable: int = 0
     chunks: int | None = None
@@ -151,6 +156,8 @@ class GradientOnly(Strategy):
         check_whole(model, shard)
         if self.correction == "sweep" or self.normalise == "whole":
             check_fixed_operators(model)
+        if self.keep == "sums":
+            check_keeps_sums(model)
         if not self.remember and any(getattr(module, "cached", False) for module in model.modules()):
             raise UnsupportedModelError(
                 "A convolution with cached=True keeps what it saw first, but with remember=False the rows that it sees "
@@ -174,7 +181,12 @@ class GradientOnly(Strategy):
             if self._cut is not None:
                 self._coder = RefreshCoder(placement, self._codec, self._cut.counts, seed)
             self._grounds = RememberedGrounds(
-                self._attachment, placement, self._correction, self._coder, remote=self.remote
+                self._attachment,
+                placement,
+                self._correction,
+                self._coder,
+                remote=self.remote,
+                keeps_sums=self.keep == "sums",
             )
         else:
             is_global = self.correction == "sweep" or self.normalise == "whole"
@@ -205,7 +217,8 @@ class GradientOnly(Strategy):
     @property
     def draws_batches(self) -> bool:
         # Sampled edges are neither weighted by how often they are held nor divided by the degrees of the whole graph.
-        return self.correction != "sweep" and self.normalise != "whole"
+        # Nor are halo rows of a batch computed.
+        return self.correction != "sweep" and self.normalise != "whole" and self.keep == "rows"
 
     @property
     def drawn_from(self) -> Shard:

@@ -206,8 +206,8 @@ def choose_batches(
     if not strategy.draws_batches and not (is_single and isinstance(data, Graph)):
         raise ConfigError(
             f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
-            f"graph in each step. Leave it out, or use the strategy gradient_only (without correction=sweep and "
-            f"normalise=whole), or single on one rank."
+            f"graph in each step. Leave it out, or use the strategy gradient_only (without correction=sweep, "
+            f"normalise=whole and keep=sums), or single on one rank."
         )
     fanouts = training.fanouts
     if not fanouts:

@@ -11,6 +11,7 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE, LEConv, ResGatedGraphConv
 
 import laconic
 from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.isolated.reaching import check_keeps_sums
 from laconic.strategies import parse_strategy
 
 REFUSED = {
@@ -37,6 +38,8 @@ REFUSED = {
     "remember=False, correction=node, hops=0": "hops should be 1 or more; got 0.",
     "remember=False, remote=0.5": "remote draws from remembered neighbours, and remember is False. Leave one of them "
     "out.",
+    "keep=sum": "Unknown keep 'sum'. Choices: rows, sums. Did you mean 'sums'?",
+    "remember=False, keep=sums": "keep=sums is for remembered neighbours, and remember is False.",
     "remember=False, codec=cast": "codec=cast is for remembered neighbours, and remember is False.",
     "codec=quantise": "Unknown codec 'quantise'.",
     "codec=error_feedback": "codec error_feedback remembers earlier messages. A run that is taken up makes its last "
@@ -268,3 +271,19 @@ def test_of_a_graph_in_memory_only_the_chunks_that_are_needed_are_cut_out(graph,
 
     on_ranks(3, run)
     assert opened == {0: [0], 1: [1], 2: [2]}
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            lambda: GAT(4, 8, 2, 3),
+            "of which keep=sums cannot compute halo rows: attention decides its weights",
+        ),
+        (lambda: GraphSAGE(4, 8, 2, 3, aggr="max"), "a maximum has no weights. Use keep=rows."),
+        (lambda: GCN(4, 8, 2, 3, norm="batch_norm"), "its statistics would count halo rows as well. Use keep=rows."),
+    ],
+)
+def test_models_whose_halo_rows_cannot_be_computed_are_refused(model, reason):
+    with pytest.raises(UnsupportedModelError, match=reason):
+        check_keeps_sums(model())

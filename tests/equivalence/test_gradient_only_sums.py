@@ -1,0 +1,144 @@
+"""Neighbours whose sums are kept (`keep=sums`): two layers are exact, more are as if done the long way."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, make_graph
+from tests.equivalence.isolated_runs import (
+    LR,
+    check_alike,
+    check_equal,
+    check_gradients,
+    models_of,
+    parts_of,
+    run_isolated,
+    run_single,
+)
+from tests.equivalence.test_gradient_only import Weighted
+from tests.equivalence.test_gradient_only_traffic import check_foretold
+from torch import nn
+from torch_geometric.nn import APPNP, GCN, GIN, GraphConv, GraphSAGE, SAGEConv, SGConv
+from torch_geometric.utils import scatter
+
+SUMS = "keep=sums, partitioner=random"
+# One aggregation of features, and one of what was made of them.
+TWO_LAYERS = {
+    "GCN": lambda: GCN(IN, 8, 2, OUT),
+    "GCN dropout": lambda: GCN(IN, 8, 2, OUT, dropout=0.4),
+    "SAGE dropout": lambda: GraphSAGE(IN, 8, 2, OUT, dropout=0.4),
+    "SAGE sum, jumping knowledge": lambda: GraphSAGE(IN, 8, 2, OUT, aggr="sum", jk="cat"),
+    "SAGE project": lambda: GraphSAGE(IN, 8, 2, OUT, project=True),
+    "GIN": lambda: GIN(IN, 8, 2, OUT),
+    "GraphConv": lambda: Stack(GraphConv(IN, 8), nn.Tanh(), GraphConv(8, OUT)),
+    "SGC": lambda: Stack(SGConv(IN, 8, K=3), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), SGConv(8, OUT)),
+    "one layer": lambda: GraphSAGE(IN, 8, 1, OUT),
+}
+MORE_LAYERS = {
+    "GCN": lambda: GCN(IN, 8, 3, OUT, dropout=0.3),
+    "SAGE": lambda: GraphSAGE(IN, 8, 4, OUT),
+    "SGC": lambda: Stack(SGConv(IN, 8, K=2), nn.ReLU(), SGConv(8, OUT, K=2)),
+    "APPNP": lambda: Stack(nn.Linear(IN, 8), nn.ReLU(), nn.Linear(8, OUT), APPNP(3, 0.1)),
+}
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("name", TWO_LAYERS)
+def test_two_layers_on_ranks_are_two_layers_on_one_machine(name, num_ranks):
+    """Though only gradients travel. With `project`, the first layer's sums are of what weights made of the features."""
+    graph = make_graph()
+    every = "repartition_every=1, codec=identity" if name == "SAGE project" else "repartition_every=4"
+    ranks = run_isolated(TWO_LAYERS[name], graph, num_ranks, f"{SUMS}, {every}", EPOCHS)
+    single = run_single(TWO_LAYERS[name], graph, EPOCHS)
+    if name == "SAGE project":
+        assert ranks[0].losses[0] == pytest.approx(single.losses[0], rel=0, abs=1e-10)
+        return
+    check_equal(single, ranks)
+
+
+def test_edge_weights_and_ranks_without_nodes_are_no_exception():
+    graph = make_graph(weighted=True)
+    weighted = partial(Weighted, 2)
+    check_equal(run_single(weighted, graph, EPOCHS), run_isolated(weighted, graph, 3, SUMS, EPOCHS))
+    few = make_graph(5)
+    assert len(set(parts_of(few, 8).tolist())) < 8
+    model = TWO_LAYERS["SAGE dropout"]
+    check_equal(run_single(model, few, EPOCHS), run_isolated(model, few, 8, SUMS, EPOCHS))
+
+
+class Summing:
+    """The whole graph on one machine, trained as ranks do that keep each other's sums. SAGE by mean."""
+
+    def __init__(self, model, graph, owner, num_ranks):
+        self.model, self.graph = model, graph
+        self.masks = [(owner == rank)[:, None] for rank in range(num_ranks)]
+
+    def mean(self, x):
+        source, target = self.graph.edge_index
+        return scatter(x[source], target, dim=0, dim_size=len(x), reduce="mean")
+
+    def run(self, pick):
+        x = self.graph.x
+        for number, layer in enumerate(self.model.layers):
+            if isinstance(layer, SAGEConv):
+                x = layer.lin_l(pick(number, self.mean(x))) + layer.lin_r(x)
+            else:
+                x = layer(x)
+        return x
+
+    def refresh(self):
+        self.kept = {}
+        with torch.no_grad():
+            self.run(lambda number, sums: self.kept.setdefault(number, sums))
+
+    def loss(self):
+        graph, total = self.graph, 0.0
+        for mask in self.masks:
+            out = self.run(lambda number, sums, own=mask: torch.where(own, sums, self.kept[number]))
+            rows = graph.train_mask & mask[:, 0]
+            total = total + F.cross_entropy(out[rows], graph.y[rows], reduction="sum")
+        return total / graph.train_mask.sum()
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(num_ranks):
+    def build():
+        return Stack(SAGEConv(IN, 8), nn.ReLU(), SAGEConv(8, 8), nn.Tanh(), SAGEConv(8, 8), nn.ReLU(), SAGEConv(8, OUT))
+
+    graph, epochs, every = make_graph(), 7, 3
+    plain = models_of(build, 1)[0]
+    reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=LR)
+    settings = f"{SUMS}, repartition_every={every}, gradual=False, codec=identity"
+    rank = run_isolated(build, graph, num_ranks, settings, epochs)[0]
+    for epoch in range(epochs):
+        if epoch % every == 0:
+            reference.refresh()
+        loss = reference.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        assert rank.losses[epoch] == pytest.approx(loss.item(), rel=0, abs=1e-10 if epoch == 0 else 1e-8)
+        if epoch == 0:
+            check_gradients(rank.gradients[0], {key: p.grad for key, p in plain.named_parameters()})
+        optimizer.step()
+    for key, parameter in plain.named_parameters():
+        torch.testing.assert_close(rank.state[key], parameter.detach(), rtol=0, atol=1e-8, msg=key)
+
+
+@pytest.mark.parametrize("codec", ["identity", "quantize(bits=4, stochastic=False)"])
+@pytest.mark.parametrize("name", MORE_LAYERS)
+def test_every_epoch_costs_what_was_predicted(name, codec):
+    settings = f"{SUMS}, repartition_every=2, codec={codec}"
+    ranks = run_isolated(MORE_LAYERS[name], make_graph(), 3, settings, 5, foretold=True)
+    check_foretold(ranks)
+    check_alike(ranks)
+
+
+def test_two_layers_send_nothing_but_gradients_after_the_first_epoch():
+    ranks = run_isolated(TWO_LAYERS["SAGE dropout"], make_graph(), 3, f"{SUMS}, repartition_every=1", 4, foretold=True)
+    check_foretold(ranks)
+    for rank in ranks:
+        phases = [{row.phase for row in rows} - {"evaluation"} for rows in rank.counted]
+        assert "repartition" in phases[0]
+        assert phases[1:] == [{"gradients"}] * 3
