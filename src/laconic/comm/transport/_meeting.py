@@ -81,7 +81,8 @@ class MeetingPlace:
             self._changed.wait_for(lambda: self._is_decided(meeting), self._timeout)
             if meeting.misfit is not None:
                 raise CommunicationError(meeting.misfit)
-            if self._failure is not None:
+            # Where all have come there is nothing to miss: a rank that wakes up late goes on to what the others found.
+            if self._failure is not None and meeting.num_arrived < self.num_ranks:
                 failed, error = self._failure
                 raise RankFailedError(f"Rank {failed} failed: {describe_failure(error)}", failed)
             missing = [other for other, call in enumerate(meeting.calls) if call is None]
