@@ -22,6 +22,8 @@ from torch import nn
 from torch_geometric.nn import APPNP, GCN, GIN, GraphConv, GraphSAGE, SAGEConv, SGConv
 from torch_geometric.utils import scatter
 
+from laconic.isolated.grounds import RememberedGrounds
+
 SUMS = "keep=sums, partitioner=random"
 # One aggregation of features, and one of what was made of them.
 TWO_LAYERS = {
@@ -142,3 +144,11 @@ def test_two_layers_send_nothing_but_gradients_after_the_first_epoch():
         phases = [{row.phase for row in rows} - {"evaluation"} for rows in rank.counted]
         assert "repartition" in phases[0]
         assert phases[1:] == [{"gradients"}] * 3
+
+
+@pytest.mark.parametrize(("num_layers", "num_refreshes"), [(1, 1), (2, 1), (3, 4)])
+def test_a_pass_that_would_bring_nothing_is_not_made(num_layers, num_refreshes, monkeypatch):
+    passes, run = [], RememberedGrounds._run
+    monkeypatch.setattr(RememberedGrounds, "_run", lambda *given: (passes.append(1), run(*given)))
+    run_isolated(lambda: GraphSAGE(IN, 8, num_layers, OUT), make_graph(), 2, f"{SUMS}, repartition_every=1", 4)
+    assert len(passes) == 2 * num_refreshes

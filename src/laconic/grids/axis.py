@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from laconic.comm.arriving import Arrived
 from laconic.comm.communicator import Communicator, PendingRows
 from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Axis as AxisName
@@ -241,17 +242,6 @@ class BookedAxis(LineAxis):
     def _book(self, rows: Tensor, splits: Splits) -> Arrival:
         book(self._ledger, splits, rows.shape[1] * rows.itemsize)
         return Arrived(rows.new_empty(0, rows.shape[1]))
-
-
-@final
-class Arrived:
-    """Rows that are there."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self._rows = rows
-
-    def wait(self) -> Tensor:
-        return self._rows
 
 
 def book(ledger: Ledger, splits: Splits, num_bytes: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from laconic.comm.arriving import Arrived
 from laconic.comm.codecs import Codec
 from laconic.comm.codecs.base import Direction
 from laconic.comm.codecs.identity import Identity
@@ -21,7 +22,7 @@ from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.ledger import Ledger
 from laconic.comm.message_sizes import Counts, Rates
 from laconic.comm.schedules import Costs, Line, Measured
-from laconic.grids.axis import Arrival, Arrived, Axis, AxisExchange
+from laconic.grids.axis import Arrival, Axis, AxisExchange
 from laconic.grids.placement import GridPlacement
 from laconic.halo.coder import Exchanged, HaloCoder, RatePlan, costs_of
 from laconic.halo.gradients import SharedGradients

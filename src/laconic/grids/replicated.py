@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from laconic.comm.arriving import Arrived
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.splits import Splits
-from laconic.grids.axis import Arrival, Arrived, AxisExchange, PlacedAxis
+from laconic.grids.axis import Arrival, AxisExchange, PlacedAxis
 from laconic.grids.block import BlockMap
 
 # Shapes: N rows of the own block, G rows of the own group, M columns beyond the own block, W features

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from laconic.attach import attach, detached_copy
 from laconic.attach.forward import run_model
+from laconic.comm.arriving import Arrived
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
@@ -17,7 +18,7 @@ from laconic.comm.transport.local import LocalTransport
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.grids.aggregator import GridAggregator
-from laconic.grids.axis import Arrival, Arrived, BookedAxis, PlacedAxis
+from laconic.grids.axis import Arrival, BookedAxis, PlacedAxis
 from laconic.grids.block import Quarters
 from laconic.grids.check import check_convolutions
 from laconic.grids.normalize import BlockOperators

@@ -55,6 +55,7 @@ class ReachingAggregator(RememberingAggregator):
     def __init__(self, placement: Placement, coder: Coder | None = None) -> None:
         super().__init__(placement, coder)
         self._extended: Shard | None = None
+        self._is_refreshed = False
 
     @property
     def trained_on(self) -> Shard:
@@ -70,13 +71,14 @@ class ReachingAggregator(RememberingAggregator):
 
     @property
     def needs_refresh(self) -> bool:
-        # One sum that changes is the last one, of which halo rows are seen by nobody.
-        return len(self._kept) != 1
+        # Of the last sum that changes, halo rows are seen by nobody: there have to be others.
+        return not self._is_refreshed or len(self._kept) > 1
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
         with super().refreshing():
             yield
+        self._is_refreshed = True
         if self._kept:
             # What the last convolution makes of halo rows nobody sees; which one it is, the first pass shows.
             self._kept[-1] = torch.zeros_like(self._kept[-1])
@@ -106,4 +108,6 @@ class ReachingAggregator(RememberingAggregator):
 
     def _parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         num_owned = self._shard.num_rows
-        return x[:num_owned], x[num_owned:]
+        # Split, not sliced: backward, both gradients are put together once.
+        own, halo = x.split_with_sizes([num_owned, len(x) - num_owned])
+        return own, halo

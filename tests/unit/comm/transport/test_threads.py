@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from laconic.comm import Transport, run_ranks
+from laconic.comm.transport._meeting import Call, MeetingPlace
 from laconic.errors import CommunicationError, RankFailedError
 
 
@@ -184,3 +185,16 @@ def test_arguments_of_one_rank_that_do_not_fit_together_are_our_own_mistake():
 
     raised, _ = collect_errors(2, work)
     assert isinstance(raised, AssertionError)
+
+
+def test_a_rank_that_wakes_up_late_at_a_meeting_of_all_goes_on_whoever_failed_since():
+    """What the other found, it will find itself; told of a failure instead, ranks would raise different errors."""
+    place = MeetingPlace(2, timeout=1.0)
+    for rank in (0, 1):
+        place.come(rank, 0, Call("barrier"))
+    assert len(place.wait(1, 0)) == 2
+    place.end(1, ValueError("found after the meeting"))
+    assert len(place.wait(0, 0)) == 2
+    place.come(0, 1, Call("barrier"))
+    with pytest.raises(RankFailedError, match="Rank 1 failed: ValueError: found after the meeting"):
+        place.wait(0, 1)
