@@ -205,3 +205,18 @@ def in_degrees(graph: Graph) -> torch.Tensor:
     """How many edges arrive at each node, duplicates and loops included, (N,)."""
     ones = torch.ones(graph.num_edges, dtype=torch.float64)
     return scatter(ones, graph.edge_index[1], dim=0, dim_size=graph.num_nodes)
+
+
+def check_follows(rank: Outcome, plain: nn.Module, loss_of: Callable[[int], torch.Tensor], epochs: int) -> None:
+    """Trains `plain` by the losses of a reference: those of the rank, its first gradients and its end are the same."""
+    optimizer = torch.optim.Adam(plain.parameters(), lr=LR)
+    for epoch in range(epochs):
+        loss = loss_of(epoch)
+        optimizer.zero_grad()
+        loss.backward()
+        np.testing.assert_allclose(rank.losses[epoch], loss.item(), rtol=0, atol=1e-8 if epoch else 1e-10)
+        if epoch == 0:
+            check_gradients(rank.gradients[0], {key: p.grad for key, p in plain.named_parameters()})
+        optimizer.step()
+    for key, parameter in plain.named_parameters():
+        torch.testing.assert_close(rank.state[key], parameter.detach(), rtol=0, atol=1e-8, msg=key)

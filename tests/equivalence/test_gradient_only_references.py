@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
 from tests.equivalence.isolated_runs import (
-    LR,
     OwnConv,
+    check_follows,
     check_gradients,
     in_degrees,
     models_of,
@@ -111,22 +111,16 @@ def test_remembered_neighbours_are_constants_in_every_step(name, num_ranks, code
     graph, epochs, every = make_graph(), 7, 3
     plain = models_of(STACKS[name], 1)[0]
     reference = Remembering(plain, graph, parts_of(graph, num_ranks), num_ranks, codec)
-    optimizer = torch.optim.Adam(plain.parameters(), lr=LR)
     settings = f"repartition_every={every}, gradual=False, partitioner=random, codec={codec}"
     rank = run_isolated(STACKS[name], graph, num_ranks, settings, epochs)[0]
-    for epoch in range(epochs):
+
+    def loss_of(epoch):
         # The runs of this test evaluate after every epoch, and statistics are combined for it.
         reference.refresh() if epoch % every == 0 else combine_only(reference)
         plain.train()
-        loss = reference.loss()
-        optimizer.zero_grad()
-        loss.backward()
-        assert rank.losses[epoch] == pytest.approx(loss.item(), rel=0, abs=1e-10 if epoch == 0 else 1e-8)
-        if epoch == 0:
-            check_gradients(rank.gradients[0], {key: p.grad for key, p in plain.named_parameters()})
-        optimizer.step()
-    for key, parameter in plain.named_parameters():
-        torch.testing.assert_close(rank.state[key], parameter.detach(), rtol=0, atol=1e-8, msg=key)
+        return reference.loss()
+
+    check_follows(rank, plain, loss_of, epochs)
 
 
 class CountsCalls(nn.Module):

@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, make_graph
 from tests.equivalence.isolated_runs import (
-    LR,
     check_alike,
     check_equal,
-    check_gradients,
+    check_follows,
     models_of,
     parts_of,
     run_isolated,
@@ -111,21 +110,15 @@ def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(
     graph, epochs, every = make_graph(), 7, 3
     plain = models_of(build, 1)[0]
     reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks)
-    optimizer = torch.optim.Adam(plain.parameters(), lr=LR)
     settings = f"{SUMS}, repartition_every={every}, gradual=False, codec=identity"
     rank = run_isolated(build, graph, num_ranks, settings, epochs)[0]
-    for epoch in range(epochs):
+
+    def loss_of(epoch):
         if epoch % every == 0:
             reference.refresh()
-        loss = reference.loss()
-        optimizer.zero_grad()
-        loss.backward()
-        assert rank.losses[epoch] == pytest.approx(loss.item(), rel=0, abs=1e-10 if epoch == 0 else 1e-8)
-        if epoch == 0:
-            check_gradients(rank.gradients[0], {key: p.grad for key, p in plain.named_parameters()})
-        optimizer.step()
-    for key, parameter in plain.named_parameters():
-        torch.testing.assert_close(rank.state[key], parameter.detach(), rtol=0, atol=1e-8, msg=key)
+        return reference.loss()
+
+    check_follows(rank, plain, loss_of, epochs)
 
 
 @pytest.mark.parametrize("codec", ["identity", "quantize(bits=4, stochastic=False)"])
