@@ -10,8 +10,8 @@ those of full communication, which keeps the first layer's halo and exchanges th
 - paper: the same at a rate that falls from one column to all of them, slope 5, the last layer as it is;
 - ours: codec=error_feedback, every layer, every epoch.
 
-Differences to full are pooled for each graph over its numbers of ranks, partitioners and seeds; a graph is said to lose
-what its mean loses beyond a standard error. Where runs are long there are fewer: GRAPHS and `contenders` say which.
+Differences to full are pooled for each graph over its numbers of ranks, partitioners and seeds; what a graph loses is
+their mean and one standard error more. Where runs are long there are fewer: GRAPHS and `contenders` say which.
 """
 
 import json
@@ -29,13 +29,13 @@ from harness import RESULTS, Benchmark, Target, console, make_table
 
 OURS, PAPER, FULL, NONE = "ours", "paper", "full", "none"
 FIXED = ("fixed 2", "fixed 4", "fixed 8")
-LOSES, BEYOND = "points that ours loses, worst graph", "points that ours loses beyond a standard error, worst graph"
+LOSES, WITH_ERROR = "points that ours loses, worst graph", "points that ours loses, with an error, worst graph"
 SHARE, AREA = "share of bytes of ours, worst cell", "area of ours over that of the paper, worst graph"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a graph is measured: epochs of a run, numbers of ranks, and seeds on four of them."""
+    """How a graph is measured: epochs of a run, numbers of ranks, and seeds on four of them (others: the first)."""
 
     epochs: int
     dropout: float = DROPOUT
@@ -44,14 +44,14 @@ class Plan:
 
 
 GRAPHS = {
-    "cora": Plan(100, seeds=2),
-    "citeseer": Plan(100, seeds=2),
-    "pubmed": Plan(100),
+    "cora": Plan(100, seeds=6),
+    "citeseer": Plan(100, seeds=6),
+    "pubmed": Plan(100, seeds=2),
     # With dropout, it would need some 200 epochs.
     "amazon_photo": Plan(100, dropout=0.0),
     # Thousands of features: an epoch is long, and few are needed.
     "facebook_pages": Plan(40),
-    "debian": Plan(40, ranks=(4,)),
+    "debian": Plan(40, ranks=(4,), seeds=2),
     "coauthor_physics": Plan(30, ranks=(4,)),
 }
 QUICK = {"cora": Plan(30, ranks=(4,))}
@@ -81,8 +81,10 @@ class Cell:
         return measure(*settings, self.epochs, self.dropout)
 
 
-def contenders(graph: str, num_ranks: int) -> tuple[str, ...]:
+def contenders(graph: str, num_ranks: int, seed: int) -> tuple[str, ...]:
     """All of them on four ranks of the small graphs; where ranks are many, messages are, and runs are long."""
+    if seed > 0:
+        return (FULL, OURS)
     if num_ranks == 4 and graph in ALL_CONTENDERS:
         return (FULL, NONE, *FIXED, PAPER, OURS)
     if num_ranks == 16 or (graph == "facebook_pages" and num_ranks != 4):
@@ -97,14 +99,14 @@ def cells(quick: bool) -> list[Cell]:
         for num_ranks in plan.ranks
         for partitioner in (("random",) if quick else ("random", "metis"))
         for seed in range(plan.seeds if num_ranks == 4 else 1)
-        for method in contenders(graph, num_ranks)
+        for method in contenders(graph, num_ranks, seed)
     ]
 
 
 def targets(quick: bool) -> dict[str, Target]:
     """Quick: one seed and few epochs, whose accuracies say little."""
     return {
-        BEYOND: Target(0.3 if not quick else 5.0, at_most=True),
+        WITH_ERROR: Target(0.3 if not quick else 5.0, at_most=True),
         SHARE: Target(0.1, at_most=True),
         AREA: Target(0.0),
     }
@@ -119,7 +121,7 @@ def run(benchmark: Benchmark) -> None:
     show_graphs(of_graphs)
     benchmark.figures = {
         LOSES: max(-one["difference"] for one in of_graphs.values()),
-        BEYOND: max(-one["difference"] - one["error"] for one in of_graphs.values()),
+        WITH_ERROR: max(one["error"] - one["difference"] for one in of_graphs.values()),
         SHARE: max(one["share"] for one in of_graphs.values()),
         AREA: min(one["area"] for one in of_graphs.values()),
     }
