@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.errors import DataError
+from laconic.specs import one_syntax_tree
 
 PICKLED_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle")
 
@@ -45,7 +46,8 @@ class NpzArrays:
         if name not in self:
             raise DataError(self._say_missing(name))
         try:
-            return np.asarray(self._file[name])
+            with one_syntax_tree:
+                return np.asarray(self._file[name])
         except _BROKEN as error:
             raise _unreadable(self.path, error, array=name) from error
 
@@ -89,7 +91,7 @@ def read_npy(path: Path) -> NDArray[Any]:
     """Returns the array of an .npy file."""
     require_file(path)
     try:
-        with path.open("rb") as handle:
+        with path.open("rb") as handle, one_syntax_tree:
             _check_first_bytes(path, handle)
             array = np.load(handle, allow_pickle=False)
     except _BROKEN as error:
