@@ -10,6 +10,7 @@ from tests.equivalence.isolated_runs import (
     check_alike,
     check_equal,
     check_follows,
+    mean_loss,
     models_of,
     parts_of,
     run_isolated,
@@ -21,9 +22,13 @@ from torch import nn
 from torch_geometric.nn import APPNP, GCN, GIN, GraphConv, GraphSAGE, SAGEConv, SGConv
 from torch_geometric.utils import scatter
 
+from laconic.comm.communicator import Communicator
+from laconic.comm.ledger import Ledger
+from laconic.comm.transport import run_ranks
 from laconic.isolated.grounds import RememberedGrounds
+from laconic.strategies import parse_strategy
 
-SUMS = "keep=sums, partitioner=random"
+SUMS = "keep=sums, turns=1, partitioner=random"
 # One aggregation of features, and one of what was made of them.
 TWO_LAYERS = {
     "GCN": lambda: GCN(IN, 8, 2, OUT),
@@ -71,60 +76,119 @@ def test_edge_weights_and_ranks_without_nodes_are_no_exception():
 class Summing:
     """The whole graph on one machine, trained as ranks do that keep each other's sums. SAGE by mean."""
 
-    def __init__(self, model, graph, owner, num_ranks):
-        self.model, self.graph = model, graph
+    def __init__(self, model, graph, owner, num_ranks, num_turns):
+        self.model, self.graph, self.num_turns = model, graph, num_turns
         self.masks = [(owner == rank)[:, None] for rank in range(num_ranks)]
+        self.halos = halos_of(graph, num_ranks)
 
     def mean(self, x):
         source, target = self.graph.edge_index
         return scatter(x[source], target, dim=0, dim_size=len(x), reduce="mean")
 
-    def run(self, pick):
+    def run(self, rows_of, sums_of):
+        """Args: what is made of the rows, and of the sums, of a layer by its number."""
         x = self.graph.x
         for number, layer in enumerate(self.model.layers):
             if isinstance(layer, SAGEConv):
-                x = layer.lin_l(pick(number, self.mean(x))) + layer.lin_r(x)
+                sums = sums_of(number, self.mean(rows_of(number, x) if number else x))
+                x = layer.lin_l(sums) + layer.lin_r(x)
             else:
                 x = layer(x)
         return x
 
     def refresh(self):
-        self.kept = {}
+        self.rows, self.sums = {}, {}
         with torch.no_grad():
-            self.run(lambda number, sums: self.kept.setdefault(number, sums))
+            self.run(self.rows.setdefault, self.sums.setdefault)
 
-    def loss(self):
-        graph, total = self.graph, 0.0
-        for mask in self.masks:
-            out = self.run(lambda number, sums, own=mask: torch.where(own, sums, self.kept[number]))
+    def loss(self, epoch):
+        graph, total, every = self.graph, 0.0, self.num_turns
+        for mask, halo in zip(self.masks, self.halos, strict=True):
+            group = torch.zeros_like(mask)
+            group[halo[epoch % every :: every]] = True
+
+            def rows_of(number, x, own=mask, group=group):
+                counting_for_all = x.detach() + every * (x - x.detach())
+                return torch.where(own, x, torch.where(group, counting_for_all, self.rows[number]))
+
+            out = self.run(rows_of, lambda number, sums, own=mask: torch.where(own, sums, self.sums[number]))
             rows = graph.train_mask & mask[:, 0]
             total = total + F.cross_entropy(out[rows], graph.y[rows], reduction="sum")
         return total / graph.train_mask.sum()
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
-def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(num_ranks):
+def halos_of(graph, num_ranks):
+    """Rows of the graph that each rank has as its halo, in its order."""
+
+    def halo_of(transport):
+        strategy = parse_strategy("gradient_only(partitioner=random)")
+        return strategy.place(graph, Communicator(transport, Ledger(transport.rank))).halo_ids
+
+    row_of = {node: row for row, node in enumerate(graph.node_ids.tolist())}
+    return [torch.tensor([row_of[node] for node in halo.tolist()]) for halo in run_ranks(num_ranks, halo_of)]
+
+
+@pytest.mark.parametrize(("num_ranks", "num_turns"), [(2, 1), (3, 1), (3, 2), (2, 5)])
+def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(num_ranks, num_turns):
+    """With several turns, the rows of all groups but one are as old as the sums."""
+
     def build():
         return Stack(SAGEConv(IN, 8), nn.ReLU(), SAGEConv(8, 8), nn.Tanh(), SAGEConv(8, 8), nn.ReLU(), SAGEConv(8, OUT))
 
     graph, epochs, every = make_graph(), 7, 3
     plain = models_of(build, 1)[0]
-    reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks)
-    settings = f"{SUMS}, repartition_every={every}, gradual=False, codec=identity"
+    reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks, num_turns)
+    settings = f"{SUMS}, repartition_every={every}, gradual=False, codec=identity".replace("=1", f"={num_turns}", 1)
     rank = run_isolated(build, graph, num_ranks, settings, epochs)[0]
 
     def loss_of(epoch):
         if epoch % every == 0:
             reference.refresh()
-        return reference.loss()
+        # Counted from 1 there.
+        return reference.loss(epoch + 1)
 
     check_follows(rank, plain, loss_of, epochs)
 
 
+@pytest.mark.parametrize("name", ["GCN", "SAGE dropout", "GraphConv", "SGC"])
+def test_gradients_of_all_turns_are_on_average_those_of_one_machine(name):
+    """With weights that stand still, and without dropout, under which rows would differ."""
+    graph, num_turns = make_graph(), 4
+
+    def build():
+        model = TWO_LAYERS[name]()
+        for module in model.modules():
+            if hasattr(module, "dropout"):
+                module.dropout = nn.Dropout(0.0) if isinstance(module.dropout, nn.Module) else 0.0
+        return model
+
+    settings = f"gradient_only(turns={num_turns}, partitioner=random)"
+    models, whole = models_of(build, 3), models_of(build, 1)[0]
+    expected = mean_loss(whole, graph)
+    expected.backward()
+
+    def gradients(transport):
+        communicator = Communicator(transport, Ledger(transport.rank))
+        strategy, model = parse_strategy(settings), models[transport.rank]
+        strategy.attach(model, strategy.place(graph, communicator), seed=0)
+        for epoch in range(1, num_turns + 1):
+            shard = strategy.start_epoch(epoch)
+            rows = shard.train_rows
+            loss = F.cross_entropy(model(shard.x, shard.edge_index)[rows], shard.y[rows], reduction="sum")
+            loss = strategy.share_loss(loss / strategy.num_train)
+            assert loss.item() == pytest.approx(expected.item(), rel=0, abs=1e-10)
+            loss.backward()
+        return [parameter.grad / num_turns for parameter in model.parameters()]
+
+    for mine, parameter in zip(run_ranks(3, gradients)[0], whole.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("turns", [1, 3])
 @pytest.mark.parametrize("codec", ["identity", "quantize(bits=4, stochastic=False)"])
 @pytest.mark.parametrize("name", MORE_LAYERS)
-def test_every_epoch_costs_what_was_predicted(name, codec):
-    settings = f"{SUMS}, repartition_every=2, codec={codec}"
+def test_every_epoch_costs_what_was_predicted(name, codec, turns):
+    settings = f"keep=sums, partitioner=random, turns={turns}, repartition_every=2, codec={codec}"
     ranks = run_isolated(MORE_LAYERS[name], make_graph(), 3, settings, 5, foretold=True)
     check_foretold(ranks)
     check_alike(ranks)
@@ -139,9 +203,14 @@ def test_two_layers_send_nothing_but_gradients_after_the_first_epoch():
         assert phases[1:] == [{"gradients"}] * 3
 
 
-@pytest.mark.parametrize(("num_layers", "num_refreshes"), [(1, 1), (2, 1), (3, 4)])
-def test_a_pass_that_would_bring_nothing_is_not_made(num_layers, num_refreshes, monkeypatch):
+@pytest.mark.parametrize(
+    ("num_layers", "turns", "num_refreshes"), [(1, 1, 1), (2, 1, 1), (3, 1, 4), (1, 2, 1), (2, 2, 4)]
+)
+def test_a_pass_that_would_bring_nothing_is_not_made(num_layers, turns, num_refreshes, monkeypatch):
+    """With turns, rows that stand still are computed anew, though nothing travels for it."""
     passes, run = [], RememberedGrounds._run
     monkeypatch.setattr(RememberedGrounds, "_run", lambda *given: (passes.append(1), run(*given)))
-    run_isolated(lambda: GraphSAGE(IN, 8, num_layers, OUT), make_graph(), 2, f"{SUMS}, repartition_every=1", 4)
+    settings = f"turns={turns}, partitioner=random, repartition_every=1"
+    ranks = run_isolated(lambda: GraphSAGE(IN, 8, num_layers, OUT), make_graph(), 2, settings, 4)
+    check_alike(ranks)
     assert len(passes) == 2 * num_refreshes

@@ -123,7 +123,8 @@ def test_what_a_refresh_sends_goes_through_the_codec():
 
 
 def test_input_features_of_remembered_neighbours_come_once():
-    ranks = run_isolated(MODELS["GCN"], make_graph(), 3, "partitioner=random, repartition_every=2, gradual=False", 5)
+    settings = "keep=rows, partitioner=random, repartition_every=2, gradual=False"
+    ranks = run_isolated(MODELS["GCN"], make_graph(), 3, settings, 5)
     for rank in ranks:
         layers = [{row.layer for row in rows if row.phase == "repartition"} for rows in rank.counted]
         assert layers == [{0, 1, 2}, set(), {1, 2}, set(), {1, 2}]

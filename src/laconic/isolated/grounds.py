@@ -57,6 +57,9 @@ class Grounds(ABC):
             is_last: nothing need be made ready for the one after it.
         """
 
+    def start_epoch(self, epoch: int) -> None:  # noqa: B027
+        """Called before each epoch's first step, after `enter` where a super-epoch begins."""
+
     def tensors(self) -> dict[str, Tensor]:
         """Returns what a checkpoint has to hold of it, the same on all ranks."""
         return {}
@@ -77,6 +80,7 @@ class RememberedGrounds(Grounds):
         coder: the ways of what a refresh sends; without one, rows go as they are.
         remote: share of the edges from other ranks that mini-batches are drawn from.
         keeps_sums: keep what neighbours summed up, and compute their rows here.
+        num_turns: of those rows, one in so many in each step; see ReachingAggregator.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class RememberedGrounds(Grounds):
         *,
         remote: float = 1.0,
         keeps_sums: bool = False,
+        num_turns: int | None = None,
     ) -> None:
         self._attachment = attachment
         self._remote = remote
@@ -96,7 +101,9 @@ class RememberedGrounds(Grounds):
         self._placement = placement
         self.correction = correction
         self.keeps_sums = keeps_sums
-        self.aggregator = (ReachingAggregator if keeps_sums else RememberingAggregator)(placement, coder)
+        self.aggregator: RememberingAggregator = (
+            ReachingAggregator(placement, coder, num_turns) if keeps_sums else RememberingAggregator(placement, coder)
+        )
         self.shard = placement.shard
         self.row_factors = None
         self._refreshed_with: dict[str, Tensor] = {}
@@ -117,7 +124,9 @@ class RememberedGrounds(Grounds):
         if self.correction.combination != "self_normalised" and self.row_factors is None:
             self.row_factors = self._factors()
         self._super_epoch, self._drawn_from = super_epoch, None
-        self._attachment.train_on(StandIn(self.aggregator.trained_on, self.aggregator))
+
+    def start_epoch(self, epoch: int) -> None:
+        self._attachment.train_on(StandIn(self.aggregator.take_turn(epoch), self.aggregator))
 
     @property
     def drawn_from(self) -> Shard:

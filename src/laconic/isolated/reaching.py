@@ -4,10 +4,15 @@ What a rank lacks of a halo row are its neighbours. So their sum is what is kept
 last refresh. From there on everything is computed here as it is there, with the same weights and the same dropout, and
 gradients flow through it. The first layer sums the graph's own features, which never change: its rows are exact, and so
 is a model of two layers, gradients included; it needs no refresh.
+
+Where halo rows are many they take turns, which bounds time and memory: a step computes one group of them, whose
+gradients count for all groups, and the others stand as they were at the last refresh. Which group it is follows from
+the epoch alone: a run that is taken up goes on as if it had never stopped.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -23,13 +28,14 @@ from laconic.halo.coder import Coder
 from laconic.halo.placement import Placement
 from laconic.isolated.batch import with_halo_rows
 from laconic.isolated.fixed_operators import why_not_fixed
-from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator
+from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator, plus_constant
+from laconic.isolated.turns import TurnOperator, Turns, turns_for
 
-# Shapes: N owned rows, H halo rows
+# Shapes: N owned rows, H halo rows, G halo rows of a turn
 
 
-def check_keeps_sums(model: nn.Module) -> None:
-    """Raises UnsupportedModelError unless halo rows of `model` can be computed from sums that are kept."""
+def why_not_sums(model: nn.Module) -> str | None:
+    """Returns which module's halo rows cannot be computed from sums that are kept, and why; None if all can."""
     for name, module in model.named_modules():
         reason = None
         if isinstance(module, MessagePassing):
@@ -39,10 +45,15 @@ def check_keeps_sums(model: nn.Module) -> None:
         elif is_over_nodes(module):
             reason = "its statistics would count halo rows as well"
         if reason is not None:
-            raise UnsupportedModelError(
-                f"{name or 'the model'} is a {type(module).__name__}, of which keep=sums cannot compute halo rows: "
-                f"{reason}. Use keep=rows."
-            )
+            return f"{name or 'the model'} is a {type(module).__name__}, and {reason}"
+    return None
+
+
+def check_keeps_sums(model: nn.Module) -> None:
+    """Raises UnsupportedModelError unless halo rows of `model` can be computed from sums that are kept."""
+    reason = why_not_sums(model)
+    if reason is not None:
+        raise UnsupportedModelError(f"keep=sums cannot compute halo rows: {reason}. Use keep=rows, or leave it out.")
 
 
 @final
@@ -50,12 +61,24 @@ class ReachingAggregator(RememberingAggregator):
     """Owned rows and halo rows in, the same out. Only inside `refreshing` do ranks talk; then all call together.
 
     For models that `check_keeps_sums` lets through.
+
+    Args:
+        coder: as for RememberingAggregator.
+        num_turns: groups of halo rows, one of which a step computes; 1 computes all of them. By default `turns_for`.
     """
 
-    def __init__(self, placement: Placement, coder: Coder | None = None) -> None:
+    def __init__(self, placement: Placement, coder: Coder | None = None, num_turns: int | None = None) -> None:
         super().__init__(placement, coder)
+        shard = placement.shard
+        self._turns = Turns(shard.num_rows, num_turns or turns_for(shard.num_rows, len(shard.halo_ids)))
+        self._turn = 0
+        # Of the turn under way: what was made of constants, with the constant that it is a part of.
+        self._parts_of_constants: dict[int, tuple[Tensor, Tensor]] = {}
         self._extended: Shard | None = None
         self._is_refreshed = False
+        # What each call of a pass was given of halo rows at the last refresh.
+        self._rows: list[Tensor] = []
+        self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
 
     @property
     def trained_on(self) -> Shard:
@@ -65,17 +88,35 @@ class ReachingAggregator(RememberingAggregator):
             self._constants = RememberedInputs(self._extended.x, num_rows=self._placement.largest_num_rows)
         return self._extended
 
+    def take_turn(self, epoch: int) -> Shard:
+        whole, self._parts_of_constants = self.trained_on, {}
+        if self._turns.num_turns == 1:
+            return whole
+        self._turn = epoch % self._turns.num_turns
+        x = self._part_of_constant(whole.x)
+        # Behind the rank's own rows there are no labels. Edges are those of all turns: nobody but `linear` knows them.
+        return replace(
+            whole,
+            x=x,
+            y=whole.y[: len(x)],
+            node_ids=self._turns.rows(whole.node_ids, self._turn),
+            train_mask=whole.train_mask[: len(x)],
+            val_mask=whole.val_mask[: len(x)],
+            test_mask=whole.test_mask[: len(x)],
+        )
+
     @property
     def num_nodes(self) -> int:
         return self.trained_on.num_rows
 
     @property
     def needs_refresh(self) -> bool:
-        # Of the last sum that changes, halo rows are seen by nobody: there have to be others.
-        return not self._is_refreshed or len(self._kept) > 1
+        # Of the last sum that changes, halo rows are seen by nobody: there have to be others, or rows that stand still.
+        return not self._is_refreshed or len(self._kept) > 1 or (self._turns.num_turns > 1 and bool(self._kept))
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
+        self._rows = []
         with super().refreshing():
             yield
         self._is_refreshed = True
@@ -83,21 +124,59 @@ class ReachingAggregator(RememberingAggregator):
             # What the last convolution makes of halo rows nobody sees; which one it is, the first pass shows.
             self._kept[-1] = torch.zeros_like(self._kept[-1])
 
+    def is_remembered(self, x: Tensor) -> bool:
+        return self._constants.covers(self._constant_of(x))
+
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         if self.is_remembered(x):
-            return self._constants.recall(aggregation, x, lambda rows: self._with_exact_halo(aggregation, rows))
+            whole = self._constants.recall(
+                aggregation, self._constant_of(x), lambda rows: self._with_exact_halo(aggregation, rows)
+            )
+            return whole if self._computes_all else self._part_of_constant(whole)
         number, self._next = self._next, self._next + 1
         own, halo = self._parts(x)
+        if self._is_refreshing and self._turns.num_turns > 1:
+            self._rows.append(halo)
         if self._is_refreshing and number == self._last_call:
             self._kept.append(torch.zeros_like(halo))
             raise AllIsKeptError
         operator = self._operator(aggregation)
+        if not self._computes_all:
+            sums = self._sums_in_turn(number, aggregation, own, halo)
+            return torch.cat([sums, self._turns.halo(self._kept[number], self._turn).to(x.dtype)])
         sums = operator.local @ own + operator.remote @ halo
         if self._is_refreshing:
             with self._booked():
                 way = self._exchange if self._coder is None else self._coder.route(self._layer)
                 self._kept.append(way.start(sums).wait())
         return torch.cat([sums, self._kept[number].to(x.dtype)])
+
+    @property
+    def _computes_all(self) -> bool:
+        """Whether the pass under way computes all halo rows."""
+        return self._is_refreshing or self._turns.num_turns == 1
+
+    def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
+        """Returns the sums of owned rows, (N, F), of which a group of halo rows has changed since the refresh."""
+        operator, before = self._operator(aggregation), self._rows[number].to(own.dtype)
+        if number not in self._kept_products:
+            self._kept_products[number] = operator.remote.multiply(before)
+        of_turn = self._of_turns.setdefault(
+            (aggregation, self._turn), TurnOperator(operator.remote, self._turn, self._turns.num_turns)
+        )
+        change = of_turn.change(halo, self._turns.halo(before, self._turn))
+        return plus_constant(operator.local @ own, self._kept_products[number]) + change
+
+    def _part_of_constant(self, whole: Tensor) -> Tensor:
+        """Returns the rows of this turn of a constant, (N + G, F)."""
+        part = self._turns.rows(whole, self._turn)
+        self._parts_of_constants[id(part)] = (part, whole)
+        return part
+
+    def _constant_of(self, x: Tensor) -> Tensor:
+        """Returns the constant that x is a part of, (N + H, F); x itself if it is of none."""
+        part, whole = self._parts_of_constants.get(id(x), (None, x))
+        return whole if part is x else x
 
     def _with_exact_halo(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of constant rows: the halo's come from their owners, once, as they are."""

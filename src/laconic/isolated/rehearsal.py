@@ -71,6 +71,7 @@ def rehearse(
         played = RememberedGrounds(attachment, stage, grounds.correction, recorder, keeps_sums=keeps_sums)
         if isinstance(grounds, RememberedGrounds):
             played.enter(0, 1, is_last=True)
+            played.start_epoch(1)
         else:
             alone = _without_halo(stage.shard)
             attachment.train_on(StandIn(alone, LocalAggregator(alone, remember_inputs=True)))
@@ -81,6 +82,7 @@ def rehearse(
                 recorder.exchanges.clear()
             if isinstance(grounds, RememberedGrounds) and is_start:
                 played.enter(1, epoch, is_last=True)
+                played.start_epoch(epoch)
         act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
         rows = [to_scale(row, stage, placement) for row in ledger.take(epoch)]
     once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]

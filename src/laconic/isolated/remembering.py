@@ -54,8 +54,12 @@ class RememberingAggregator(Aggregator):
 
     @property
     def trained_on(self) -> Shard:
-        """The rows that a pass runs on: the rank's own."""
+        """The rows that a refresh runs on: the rank's own."""
         return self._shard
+
+    def take_turn(self, epoch: int) -> Shard:
+        """Returns the rows that the steps of an epoch run on."""
+        return self.trained_on
 
     @property
     def needs_refresh(self) -> bool:
@@ -126,7 +130,7 @@ class RememberingAggregator(Aggregator):
             )
         if number not in self._kept_products:
             self._kept_products[number] = operator.remote.multiply(halo.to(x.dtype))
-        return _plus_constant(operator.local @ x, self._kept_products[number])
+        return plus_constant(operator.local @ x, self._kept_products[number])
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
@@ -134,7 +138,7 @@ class RememberingAggregator(Aggregator):
         dropped = self._dropped(aggregation, self._whole_operator(aggregation), probability, keys)
         operator = SplitOperator.of(dropped, self._split, self._exchange)
         _, halo = self._halo_of(x)
-        return _plus_constant(operator.local @ x, operator.remote.multiply(halo.to(x.dtype)))
+        return plus_constant(operator.local @ x, operator.remote.multiply(halo.to(x.dtype)))
 
     def is_remembered(self, x: Tensor) -> bool:
         return self._constants.covers(x)
@@ -217,4 +221,4 @@ class _PlusConstant(torch.autograd.Function):
 
 
 # Torch leaves `apply` untyped. In place: a product just made has no other user.
-_plus_constant: Callable[..., Tensor] = _PlusConstant.apply
+plus_constant: Callable[..., Tensor] = _PlusConstant.apply

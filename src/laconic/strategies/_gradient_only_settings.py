@@ -16,7 +16,7 @@ def check_settings(strategy: "GradientOnly") -> None:
     if strategy.rechunk_every < 0:
         raise ConfigError(f"rechunk_every should be 0 (never) or more sweeps; got {strategy.rechunk_every}.")
     choices_of = {
-        "keep": ("rows", "sums"),
+        "keep": ("auto", "rows", "sums"),
         "normalise": ("auto", "held", "whole"),
         "supply": ("auto", "storage", "peers"),
     }
@@ -28,8 +28,17 @@ def check_settings(strategy: "GradientOnly") -> None:
             "With remembered neighbours none are missing: there is nothing to correct, and variable chunks are not "
             "needed. Leave variable and correction out, or set remember=False."
         )
-    if not strategy.remember and strategy.keep != "rows":
-        raise ConfigError("keep=sums is for remembered neighbours, and remember is False. Leave one of them out.")
+    if not strategy.remember and strategy.keep != "auto":
+        raise ConfigError(
+            f"keep={strategy.keep} is for remembered neighbours, and remember is False. Leave one of them out."
+        )
+    if strategy.turns is not None and (not strategy.remember or strategy.keep == "rows"):
+        raise ConfigError(
+            f"turns={strategy.turns} is for neighbours' rows that are computed here, which they are with keep=sums "
+            f"only. Leave it out."
+        )
+    if strategy.turns is not None and strategy.turns < 1:
+        raise ConfigError(f"turns should be 1 (all rows in every step) or more; got {strategy.turns}.")
     if not strategy.remember and strategy.codec != type(strategy).codec:
         raise ConfigError(
             f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."

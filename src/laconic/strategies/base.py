@@ -52,6 +52,9 @@ class Strategy(ABC):
     def expect_epochs(self, num_epochs: int) -> None:  # noqa: B027
         """Told before the first epoch how many there will be, where that is known."""
 
+    def expect_batches(self) -> None:  # noqa: B027
+        """Told before `attach` that steps will be on mini-batches."""
+
     @property
     @abstractmethod
     def num_train(self) -> int:

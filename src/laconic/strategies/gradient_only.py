@@ -26,7 +26,7 @@ from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
 from laconic.isolated.fixed_operators import check_fixed_operators
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds, warning_of_old_weights
-from laconic.isolated.reaching import check_keeps_sums
+from laconic.isolated.reaching import check_keeps_sums, why_not_sums
 from laconic.isolated.refresh_coder import RefreshCoder, parse_refresh_codec
 from laconic.isolated.rehearsal import rehearse
 from laconic.isolated.super_epochs import SuperEpochs
@@ -56,8 +56,10 @@ class GradientOnly(Strategy):
         repartition_every: epochs of a super-epoch: how long a rank goes on with what it remembers or holds.
         gradual: the first super-epochs have 1, 2, 4, ... epochs, as weights move fastest then; with remember only.
         remember: keep the layer inputs of neighbours on other ranks, from a pass at each super-epoch's start.
-        keep: rows, the layer inputs of neighbours; or sums, what neighbours aggregated, from which their rows are
-            computed here with today's weights: exact for two layers, younger for more, at the price of computing them.
+        keep: sums, what neighbours aggregated, from which their rows are computed here with today's weights; rows, the
+            layer inputs of neighbours, as they were; or auto: sums for models and batches that it can be done for.
+        turns: with sums, a step computes one in so many rows of neighbours; 1: all of them, which for two layers is
+            exact. By default 1, and more where they are over four times as many as the rank has rows.
         codec: how what is kept is written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         variable: chunks of other ranks that a rank holds beside its own, other ones in each super-epoch.
         chunks: into how many chunks a graph in memory is cut; one per rank by default. A store has its own number.
@@ -81,7 +83,8 @@ class GradientOnly(Strategy):
     repartition_every: int = 20
     gradual: bool = True
     remember: bool = True
-    keep: Literal["rows", "sums"] = "rows"
+    keep: Literal["auto", "rows", "sums"] = "auto"
+    turns: int | None = None
     codec: str = "quantize(bits=4, stochastic=False)"
     variable: int = 0
     chunks: int | None = None
@@ -108,6 +111,7 @@ class GradientOnly(Strategy):
     _coder: RefreshCoder | None = field(default=None, init=False, repr=False)
     _grounds: Grounds | None = field(default=None, init=False, repr=False)
     _num_epochs: int | None = field(default=None, init=False, repr=False)
+    _takes_batches: bool = field(default=False, init=False, repr=False)
     _super_epoch: int | None = field(default=None, init=False, repr=False)
     _own_buffers: Tensor | None = field(default=None, init=False, repr=False)
 
@@ -150,6 +154,9 @@ class GradientOnly(Strategy):
         if not self.remember and self._placed.communicator.rank == 0:
             self._plan.warn_of_unseen(-(-num_epochs // self.repartition_every), self.repartition_every)
 
+    def expect_batches(self) -> None:
+        self._takes_batches = True
+
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
         check_layers(model)
@@ -186,7 +193,8 @@ class GradientOnly(Strategy):
                 self._correction,
                 self._coder,
                 remote=self.remote,
-                keeps_sums=self.keep == "sums",
+                keeps_sums=self._keeps_sums(model),
+                num_turns=self.turns,
             )
         else:
             is_global = self.correction == "sweep" or self.normalise == "whole"
@@ -207,6 +215,7 @@ class GradientOnly(Strategy):
                 self._coder.start_epoch(self.super_epochs.first_epoch(super_epoch))
             self._grounds.enter(super_epoch, epoch, is_last=is_last)
             self._super_epoch = super_epoch
+        self._grounds.start_epoch(epoch)
         self._attachment.start_epoch(epoch, step)
         return self._attachment.shard
 
@@ -218,7 +227,7 @@ class GradientOnly(Strategy):
     def draws_batches(self) -> bool:
         # Sampled edges are neither weighted by how often they are held nor divided by the degrees of the whole graph.
         # Nor are halo rows of a batch computed.
-        return self.correction != "sweep" and self.normalise != "whole" and self.keep == "rows"
+        return self.correction != "sweep" and self.normalise != "whole" and self.keep != "sums"
 
     @property
     def drawn_from(self) -> Shard:
@@ -228,6 +237,7 @@ class GradientOnly(Strategy):
     def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
         assert self._attachment is not None, "attach comes before the first batch"
         assert self._grounds is not None
+        assert not (isinstance(self._grounds, RememberedGrounds) and self._grounds.keeps_sums), "expect_batches first"
         return self._attachment.using(batch, self._grounds.batch_aggregator(batch))
 
     def share_loss(self, loss: Tensor) -> Tensor:
@@ -332,6 +342,17 @@ class GradientOnly(Strategy):
             self._num_epochs,
             self._reduction,
         )
+
+    def _keeps_sums(self, model: nn.Module) -> bool:
+        if self.keep != "auto":
+            return self.keep == "sums"
+        reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
+        if self._placed.communicator.rank == 0 and self._placed.communicator.num_ranks > 1:
+            if reason is None:
+                logger.info("Of neighbours on other ranks, what they aggregated is kept (keep=sums).")
+            else:
+                logger.info("Of neighbours on other ranks, rows are kept (keep=rows): %s.", reason)
+        return reason is None
 
     def _make_sweeper(self) -> Sweeper:
         assert self._chunks is not None, "place comes first"

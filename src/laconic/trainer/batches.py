@@ -141,6 +141,7 @@ class RankBatches(Batches):
         num_workers: int = 1,
     ) -> None:
         self._strategy = strategy
+        strategy.expect_batches()
         self._rows = train_rows
         self._batch_size, self._num_workers = batch_size, num_workers
         self._fanouts, self._seed = fanouts, seed

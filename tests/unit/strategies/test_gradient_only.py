@@ -38,8 +38,10 @@ REFUSED = {
     "remember=False, correction=node, hops=0": "hops should be 1 or more; got 0.",
     "remember=False, remote=0.5": "remote draws from remembered neighbours, and remember is False. Leave one of them "
     "out.",
-    "keep=sum": "Unknown keep 'sum'. Choices: rows, sums. Did you mean 'sums'?",
+    "keep=sum": "Unknown keep 'sum'. Choices: auto, rows, sums. Did you mean 'sums'?",
     "remember=False, keep=sums": "keep=sums is for remembered neighbours, and remember is False.",
+    "keep=rows, turns=2": "turns=2 is for neighbours' rows that are computed here, which they are with keep=sums only.",
+    "turns=0": "turns should be 1 (all rows in every step) or more; got 0.",
     "remember=False, codec=cast": "codec=cast is for remembered neighbours, and remember is False.",
     "codec=quantise": "Unknown codec 'quantise'.",
     "codec=error_feedback": "codec error_feedback remembers earlier messages. A run that is taken up makes its last "
@@ -278,10 +280,10 @@ def test_of_a_graph_in_memory_only_the_chunks_that_are_needed_are_cut_out(graph,
     [
         (
             lambda: GAT(4, 8, 2, 3),
-            "of which keep=sums cannot compute halo rows: attention decides its weights",
+            "keep=sums cannot compute halo rows: convs.0 is a GATConv, and attention decides its weights.",
         ),
-        (lambda: GraphSAGE(4, 8, 2, 3, aggr="max"), "a maximum has no weights. Use keep=rows."),
-        (lambda: GCN(4, 8, 2, 3, norm="batch_norm"), "its statistics would count halo rows as well. Use keep=rows."),
+        (lambda: GraphSAGE(4, 8, 2, 3, aggr="max"), "a maximum has no weights. Use keep=rows, or leave it out."),
+        (lambda: GCN(4, 8, 2, 3, norm="batch_norm"), "its statistics would count halo rows as well. Use keep=rows"),
     ],
 )
 def test_models_whose_halo_rows_cannot_be_computed_are_refused(model, reason):

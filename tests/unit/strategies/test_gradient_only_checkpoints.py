@@ -49,6 +49,7 @@ def first_gradients(communicator, spec, model, graph):
 
 def first_batch(communicator, spec, model, graph):
     strategy = parse_strategy(spec)
+    strategy.expect_batches()
     strategy.attach(model, strategy.place(graph, communicator), seed=0)
     rows = strategy.start_epoch(1).train_rows
     batch = NeighbourSampler(strategy.drawn_from, (3, 3), seed=0).sample(rows.numpy(), epoch=1, step=0)

@@ -12,7 +12,7 @@ from laconic.records import EpochRecord, LedgerRecord, read_records
 from laconic.trainer import Config, RunConfig, TrainingConfig, resume, start
 from laconic.trainer.checkpoint import Checkpoints
 
-REMEMBERED = "gradient_only(partitioner=random, repartition_every=2, gradual=False)"
+REMEMBERED = "gradient_only(keep=rows, partitioner=random, repartition_every=2, gradual=False)"
 MOVING = "gradient_only(partitioner=random, repartition_every=2, remember=False, variable=1, correction=node)"
 
 
