@@ -15,13 +15,9 @@ from laconic.graph.operators.linear import LinearOperator
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
 
-# Halo rows that a step computes at most, by default, for each owned one. On four even parts there are never more.
-MOST_PER_OWNED = 4
-
-
 def turns_for(num_owned: int, num_halo: int) -> int:
-    """Returns in how many groups a step computes no more than MOST_PER_OWNED halo rows for each owned one."""
-    return max(1, -(-num_halo // (MOST_PER_OWNED * max(num_owned, 1))))
+    """Returns in how many groups a step computes no more halo rows than owned ones: it takes twice as long at most."""
+    return max(1, -(-num_halo // max(num_owned, 1)))
 
 
 @final
