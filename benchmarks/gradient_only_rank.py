@@ -32,8 +32,8 @@ from laconic.strategies.gradient_only import GradientOnly
 from laconic.trainer.objective import objective
 from laconic.trainer.warm_up import warm_up_model
 
-# Of a turn: the first after a refresh and four that are like all others; fewer where only the switch is of interest.
-NUM_STEPS, NUM_STEPS_MOVING = 5, 3
+# Of a turn: the first after a refresh and three that are like all others; fewer where only the switch is of interest.
+NUM_STEPS, NUM_STEPS_MOVING = 4, 3
 LINK_MARK = "link: "
 
 

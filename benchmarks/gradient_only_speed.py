@@ -22,12 +22,16 @@ from laconic.lab import Lab, Traffic, check_requirements, parse_link
 
 RANK_PROGRAM = Path(__file__).with_name("gradient_only_rank.py")
 DEFAULT, SAME, METIS = "gradient_only", "halo, same parts", "halo, metis"
+# The same setting on METIS parts, and rows that stand still in place of sums: shown at 100 mbit.
+ON_METIS, ROWS = "gradient_only, metis", "keep=rows"
 # Chunks that move instead of neighbours that are remembered: shown for what a switch of chunks costs.
 STORED, HANDED = "moving chunks, storage", "moving chunks, peers"
 WAYS = {
     DEFAULT: ("gradient_only", "random"),
     SAME: ("compressed_halo", "random"),
     METIS: ("compressed_halo", "metis"),
+    ON_METIS: ("gradient_only", "metis"),
+    ROWS: ("gradient_only(keep=rows)", "random"),
     STORED: ("gradient_only(remember=False, variable=1, supply=storage)", "random"),
     HANDED: ("gradient_only(remember=False, variable=1, supply=peers)", "random"),
 }
@@ -62,8 +66,12 @@ class Cell:
 
     @property
     def ways(self) -> list[str]:
-        moves = (STORED, HANDED) if (self.model, self.layers, self.link) == ("SAGE", 3, "100mbit") else ()
-        return [DEFAULT, SAME, METIS, *moves]
+        ways = [DEFAULT, SAME, METIS]
+        if self.link == "100mbit":
+            # Attention keeps rows by default.
+            ways += [ON_METIS] if self.model == "GAT" else [ON_METIS, ROWS]
+            ways += [STORED, HANDED] if (self.model, self.layers) == ("SAGE", 3) else []
+        return ways
 
 
 def cells(model: str, layers: int, quick: bool) -> list[Cell]:
@@ -261,15 +269,26 @@ def figures_of(found: Mapping[Cell, Mapping[str, float]]) -> dict[str, float]:
     def largest(what: str, ways: Sequence[str]) -> float:
         return max(numbers[f"{w}: {what}"] for cell, numbers in found.items() for w in ways if w in cell.ways)
 
-    alone = (DEFAULT, STORED, HANDED)
+    alone = (DEFAULT, ON_METIS, ROWS, STORED, HANDED)
     same, metis = gains(SAME, SLOW), gains(METIS, ("100mbit",))
+    metis_on_both = [
+        numbers[f"{METIS}: epoch"] / numbers[f"{ON_METIS}: epoch"]
+        for cell, numbers in found.items()
+        if ON_METIS in cell.ways
+    ]
+    slower = [
+        numbers[f"{DEFAULT}: epoch"] / numbers[f"{ROWS}: epoch"] for cell, numbers in found.items() if ROWS in cell.ways
+    ]
     figures = {
         "same parts, 100mbit and below: mean gain": statistics.mean(same),
         "same parts, 100mbit and below: best gain": max(same),
         "same parts, 100mbit and below: least gain": min(same),
         "metis parts, 100mbit: mean gain": statistics.mean(metis),
         "metis parts, 100mbit: least gain": min(metis),
+        "metis parts on both sides, 100mbit: mean gain": statistics.mean(metis_on_both),
+        "time of the default over keep=rows: mean": statistics.mean(slower),
         "switching share": largest("switch share", (DEFAULT,)),
+        "switching share, keep=rows": largest("switch share", (ROWS,)),
         "switching share, moving chunks": largest("switch share", (STORED, HANDED)),
         "bytes of steps that are no gradients": largest("no gradients", alone),
         "gradient bytes over 2 (P - 1) models": largest("gradients over ideal", alone),
