@@ -17,10 +17,11 @@ their mean and one standard error more. Where runs are long there are fewer: GRA
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,11 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.graph}, {self.num_ranks} ranks, {self.partitioner}, {self.method}, {self.seed}"
+
+    @property
+    def work(self) -> int:
+        """How long it takes, against others."""
+        return self.num_ranks * self.epochs * (2 if self.method == OURS else 1)
 
     def measure(self) -> Numbers:
         settings = (self.graph, self.num_ranks, self.partitioner, self.method, self.seed)
@@ -133,10 +139,14 @@ def run(benchmark: Benchmark) -> None:
     benchmark.finish()
 
 
-def measure_all(benchmark: Benchmark, chosen: list[Cell]) -> dict[Cell, Numbers]:
-    """Measures what an earlier run has not, the longest first, as many at a time as there are cores."""
+def measure_all(benchmark: Benchmark, chosen: Sequence[Any]) -> dict[Any, Numbers]:
+    """Measures what an earlier run has not, the longest first, as many at a time as there are cores.
+
+    Args:
+        chosen: each with a name, its `work`, and `measure`, as Cell has them.
+    """
     waiting = [cell for cell in chosen if not benchmark.is_known(cell.name)]
-    waiting.sort(key=lambda cell: cell.num_ranks * cell.epochs * (2 if cell.method == OURS else 1), reverse=True)
+    waiting.sort(key=lambda cell: cell.work, reverse=True)
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         running = {pool.submit(cell.measure): cell for cell in waiting}
         for done in as_completed(running):

@@ -33,7 +33,7 @@ PAPER = "codec=subset, raw_last=True, schedule=linear(slope=5.0, most={width}.0,
 
 
 def strategy_of(method: str, partitioner: str, epochs: int, *, width: int = WIDTH) -> str:
-    """Returns the spec of a contender."""
+    """Returns the spec of a contender; `method` is its name, or the settings themselves."""
     settings = {
         "full": "codec=identity",
         "paper": PAPER.format(width=width, epochs=epochs),
@@ -42,7 +42,7 @@ def strategy_of(method: str, partitioner: str, epochs: int, *, width: int = WIDT
     }
     if method.startswith("fixed "):
         settings[method] = f"codec=subset, schedule=constant(value={method.split()[1]}.0)"
-    return f"compressed_halo({settings[method]}, partitioner={partitioner})"
+    return f"compressed_halo({settings.get(method, method)}, partitioner={partitioner})"
 
 
 @cache
@@ -125,10 +125,14 @@ def step(strategy: Strategy, model: nn.Module, optimizer: torch.optim.Optimizer,
     optimizer.step()
 
 
-def rows_and_gradients(ledger: Ledger, epoch: int) -> int:
+def rows_and_gradients(ledger: Ledger, epoch: int, *, and_setup: bool = False) -> int:
     """Bytes that a rank sent in an epoch, but for the loss and the model's gradients."""
-    rows = [row for row in ledger.take(epoch) if row.phase in ("forward", "backward") and row.layer >= 0]
-    return sum(row.num_bytes for row in rows if row.direction == "sent")
+    return sum(
+        row.num_bytes
+        for row in ledger.take(epoch)
+        if row.direction == "sent"
+        and ((row.phase in ("forward", "backward") and row.layer >= 0) or (and_setup and row.phase == "setup"))
+    )
 
 
 def score_whole(model: nn.Module, graph: Graph, communicator: Communicator) -> dict[str, float]:
