@@ -15,9 +15,9 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from laconic.graph import Adjacency
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
+from laconic.graph.operators.slices import columns_of, rows_of
 from laconic.grids.axis import Arrival, Axis, AxisExchange, Stage
 from laconic.grids.product import GridMatrix
 
@@ -76,7 +76,7 @@ class GridOperator(GridMatrix):
         """
         out = self.own_own.multiply(x)
         if not columns.stages:
-            self._fold_staged(lambda stage: _rows_of(self.other_own, stage.rows).multiply(x), out, widest, rows)
+            self._fold_staged(lambda stage: rows_of(self.other_own, stage.rows).multiply(x), out, widest, rows)
             return out
         partial = self.other_own.multiply(x)
         for stage, others in columns.expanded(x, widest):
@@ -104,7 +104,7 @@ class GridOperator(GridMatrix):
         """Of each rank whose rows come: its columns of `own_other` and of `other_other`."""
         assert isinstance(self.columns, AxisExchange)
         return {
-            stage.of: (_columns_of(self.own_other, stage.rows), _columns_of(self.other_other, stage.rows))
+            stage.of: (columns_of(self.own_other, stage.rows), columns_of(self.other_other, stage.rows))
             for stage in self.columns.stages
         }
 
@@ -121,23 +121,3 @@ class GridOperator(GridMatrix):
             other_own=drop(self.other_own, row_ids[num_own:], column_ids[:num_own]),
             other_other=drop(self.other_other, row_ids[num_own:], column_ids[num_own:]),
         )
-
-
-def _columns_of(operator: LinearOperator, columns: slice) -> LinearOperator:
-    """Returns some columns of a matrix without a diagonal."""
-    adjacency, scale = operator.adjacency, operator.column_scale
-    chosen = (adjacency.indices >= columns.start) & (adjacency.indices < columns.stop)
-    starts = np.append(0, np.cumsum(chosen))[adjacency.indptr]
-    tile = Adjacency(starts, adjacency.indices[chosen] - columns.start, columns.stop - columns.start)
-    values = None if operator.values is None else operator.values[chosen]
-    return LinearOperator(tile, values, operator.row_scale, None if scale is None else scale[columns])
-
-
-def _rows_of(operator: LinearOperator, rows: slice) -> LinearOperator:
-    """Returns some rows of a matrix without a diagonal."""
-    adjacency, scale = operator.adjacency, operator.row_scale
-    edges = slice(int(adjacency.indptr[rows.start]), int(adjacency.indptr[rows.stop]))
-    indptr = adjacency.indptr[rows.start : rows.stop + 1] - edges.start
-    values = None if operator.values is None else operator.values[edges]
-    band = Adjacency(indptr, adjacency.indices[edges], adjacency.num_columns)
-    return LinearOperator(band, values, None if scale is None else scale[rows], operator.column_scale)

@@ -1,16 +1,15 @@
 """Turns: halo rows in groups, one of which a step computes; every k-th row is of a group."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.graph import Adjacency
 from laconic.graph.operators.linear import LinearOperator
+from laconic.graph.operators.slices import columns_of
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
@@ -60,21 +59,7 @@ class TurnOperator:
     @cached_property
     def block(self) -> LinearOperator:
         """The matrix of the group's columns, (N x G)."""
-        whole, every = self.remote, self.num_turns
-        adjacency = whole.adjacency
-        chosen = adjacency.indices % every == self.turn
-        counts = np.bincount(adjacency.row_of_edge[chosen], minlength=adjacency.num_rows)
-        columns = slice(self.turn, None, every)
-        return replace(
-            whole,
-            adjacency=Adjacency(
-                np.append(0, np.cumsum(counts)),
-                adjacency.indices[chosen] // every,
-                len(range(self.turn, adjacency.num_columns, every)),
-            ),
-            values=None if whole.values is None else whole.values[chosen],
-            column_scale=None if whole.column_scale is None else whole.column_scale[columns],
-        )
+        return columns_of(self.remote, slice(self.turn, None, self.num_turns))
 
     def change(self, rows: Tensor, before: Tensor) -> Tensor:
         """Returns what the product gains when the group's rows are no longer those `before`, (N, F).
