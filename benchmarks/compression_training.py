@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +45,7 @@ def strategy_of(method: str, partitioner: str, epochs: int, *, width: int = WIDT
     return f"compressed_halo({settings.get(method, method)}, partitioner={partitioner})"
 
 
-@cache
+@lru_cache(maxsize=1)
 def graph_called(name: str) -> Graph:
     return prepare_features(load(name), "auto")[0]
 
