@@ -41,11 +41,12 @@ def graph(make_graph):
 
 
 @pytest.fixture
-def model():
-    """With running statistics, which each rank gathers on its own."""
+def model(request):
+    """By default with running statistics, which each rank gathers on its own."""
+    norm = getattr(request, "param", "batch_norm")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
-        return GraphSAGE(8, 16, 3, 4, dropout=0.5, norm="batch_norm").double()
+        return GraphSAGE(8, 16, 3, 4, dropout=0.5, norm=norm).double()
 
 
 @pytest.fixture
@@ -93,6 +94,13 @@ def test_a_run_that_was_cut_goes_on_bit_by_bit_within_a_super_epoch_and_at_its_e
 ):
     training = {"strategy": WAYS[way], "evaluate_every": evaluate_every}
     check_cut_and_taken_up(tmp_path, graph, carry_out, take_up, monkeypatch, at_epoch, **training)
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("model", [None], indirect=True)
+def test_a_run_that_keeps_sums_goes_on_bit_by_bit(tmp_path, graph, carry_out, take_up, monkeypatch, turns):
+    strategy = f"gradient_only(repartition_every=3, partitioner=random, keep=sums, turns={turns})"
+    check_cut_and_taken_up(tmp_path, graph, carry_out, take_up, monkeypatch, 5, strategy=strategy, evaluate_every=5)
 
 
 @pytest.mark.parametrize("way", ["remembered", "storage"])
