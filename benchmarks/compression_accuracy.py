@@ -8,7 +8,8 @@ those of full communication, which keeps the first layer's halo and exchanges th
 - none: edges between parts are left out in training;
 - fixed: one subset of columns per message at a fixed rate (VARCO's baselines);
 - paper: the same at a rate that falls from one column to all of them, slope 5, the last layer as it is;
-- ours: codec=error_feedback, every layer, every epoch.
+- ours: codec=quantize(bits=2), every layer, every epoch;
+- feedback: codec=error_feedback, the same bytes: differences to what was sent before, and what rounding loses, later.
 
 Differences to full are pooled for each graph over its numbers of ranks, partitioners and seeds; what a graph loses is
 their mean and one standard error more. Where runs are long there are fewer: GRAPHS and `contenders` say which.
@@ -28,7 +29,7 @@ import numpy as np
 from compression_training import DROPOUT, Numbers, measure, trace
 from harness import RESULTS, Benchmark, Target, console, make_table
 
-OURS, PAPER, FULL, NONE = "ours", "paper", "full", "none"
+OURS, FEEDBACK, PAPER, FULL, NONE = "ours", "feedback", "paper", "full", "none"
 FIXED = ("fixed 2", "fixed 4", "fixed 8")
 LOSES, WITH_ERROR = "points that ours loses, worst graph", "points that ours loses, with an error, worst graph"
 SHARE, AREA = "share of bytes of ours, worst cell", "area of ours over that of the paper, worst graph"
@@ -82,7 +83,7 @@ class Cell:
     @property
     def work(self) -> int:
         """How long it takes, against others."""
-        return self.num_ranks * self.epochs * (2 if self.method == OURS else 1)
+        return self.num_ranks * self.epochs * (2 if self.method in (OURS, FEEDBACK) else 1)
 
     def measure(self) -> Numbers:
         settings = (self.graph, self.num_ranks, self.partitioner, self.method, self.seed)
@@ -92,12 +93,12 @@ class Cell:
 def contenders(graph: str, num_ranks: int, seed: int) -> tuple[str, ...]:
     """All of them on four ranks of the small graphs; where ranks are many, messages are, and runs are long."""
     if seed > 0:
-        return (FULL, OURS)
+        return (FULL, OURS, FEEDBACK)
     if num_ranks == 4 and graph in ALL_CONTENDERS:
-        return (FULL, NONE, *FIXED, PAPER, OURS)
+        return (FULL, NONE, *FIXED, PAPER, OURS, FEEDBACK)
     if num_ranks == 16 or (graph == "facebook_pages" and num_ranks != 4):
-        return (FULL, OURS)
-    return (FULL, NONE, PAPER, OURS) if num_ranks == 4 else (FULL, PAPER, OURS)
+        return (FULL, OURS, FEEDBACK)
+    return (FULL, NONE, PAPER, OURS, FEEDBACK) if num_ranks == 4 else (FULL, PAPER, OURS, FEEDBACK)
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -126,8 +127,10 @@ def run(benchmark: Benchmark) -> None:
     found |= measure_all(benchmark, [cell for cell in chosen if cell.graph in HEAVY], at_a_time=1)
     for setting in dict.fromkeys(cell.setting for cell in chosen):
         show(setting, {cell: numbers for cell, numbers in found.items() if cell.setting == setting})
-    of_graphs = {graph: of_graph(graph, found) for graph in dict.fromkeys(cell.graph for cell in chosen)}
-    show_graphs(of_graphs)
+    graphs = dict.fromkeys(cell.graph for cell in chosen)
+    of_graphs = {graph: of_graph(graph, OURS, found) for graph in graphs}
+    show_graphs(OURS, of_graphs)
+    show_graphs(FEEDBACK, {graph: of_graph(graph, FEEDBACK, found) for graph in graphs})
     benchmark.figures = {
         LOSES: max(-one["difference"] for one in of_graphs.values()),
         WITH_ERROR: max(one["error"] - one["difference"] for one in of_graphs.values()),
@@ -136,7 +139,7 @@ def run(benchmark: Benchmark) -> None:
     }
     traces = {
         method: benchmark.cell(f"trace, {method}", lambda m=method: trace("cora", 4, "random", m, 40))
-        for method in ("fixed 8", PAPER, OURS, "adaptive")
+        for method in ("fixed 8", PAPER, OURS, FEEDBACK, "adaptive")
     }
     keep_curves(benchmark, found, traces)
     benchmark.finish()
@@ -186,18 +189,18 @@ def curve(numbers: Numbers) -> Iterable[tuple[float, float]]:
     return ((numbers[f"bytes {k}"], numbers[f"test {k}"]) for k in range(num_points))
 
 
-def of_graph(graph: str, found: Mapping[Cell, Numbers]) -> dict[str, float]:
-    """Pools what ours does on a graph: mean difference to full and its standard error, the largest share, the area."""
+def of_graph(graph: str, mine: str, found: Mapping[Cell, Numbers]) -> dict[str, float]:
+    """Pools what a contender does on a graph: mean difference to full and its standard error, the largest share, the area."""
     differences, shares, areas = [], [], []
     for setting in dict.fromkeys(cell.setting for cell in found if cell.graph == graph):
         here = {cell: numbers for cell, numbers in found.items() if cell.setting == setting}
-        share, of_setting = share_and_differences(OURS, here)
+        share, of_setting = share_and_differences(mine, here)
         differences += of_setting
         shares.append(share)
         by_method = {(cell.method, cell.seed): numbers for cell, numbers in here.items()}
         full_bytes = by_method[FULL, 0]["bytes"]
         areas += [
-            area(by_method[OURS, seed], full_bytes) - area(numbers, full_bytes)
+            area(by_method[mine, seed], full_bytes) - area(numbers, full_bytes)
             for (method, seed), numbers in by_method.items()
             if method == PAPER
         ]
@@ -229,9 +232,9 @@ def show(setting: tuple[str, int, str], found: Mapping[Cell, Numbers]) -> None:
     console.print(table)
 
 
-def show_graphs(of_graphs: Mapping[str, Mapping[str, float]]) -> None:
+def show_graphs(mine: str, of_graphs: Mapping[str, Mapping[str, float]]) -> None:
     table = make_table(
-        "ours, over all numbers of ranks and partitioners of a graph",
+        f"{mine}, over all numbers of ranks and partitioners of a graph",
         "graph",
         "minus full",
         "standard error",

@@ -12,7 +12,7 @@ from harness import RESULTS
 from svg import Chart, page
 
 DOCS = Path(__file__).parents[1] / "docs"
-ORDER = ("full", "fixed 2", "fixed 4", "fixed 8", "paper", "ours", "adaptive")
+ORDER = ("full", "fixed 2", "fixed 4", "fixed 8", "paper", "ours", "feedback", "adaptive")
 
 
 def main() -> None:

@@ -37,7 +37,8 @@ def strategy_of(method: str, partitioner: str, epochs: int, *, width: int = WIDT
     settings = {
         "full": "codec=identity",
         "paper": PAPER.format(width=width, epochs=epochs),
-        "ours": "codec=error_feedback",
+        "ours": "codec=quantize(bits=2)",
+        "feedback": "codec=error_feedback",
         "adaptive": f"codec=quantize, schedule=adaptive(epochs={epochs})",
     }
     if method.startswith("fixed "):
@@ -172,7 +173,7 @@ def trace(name: str, num_ranks: int, partitioner: str, method: str, epochs: int)
         strategy = parse_strategy(strategy_of(method, partitioner, epochs))
         model = models[transport.rank]
         strategy.attach(model, strategy.place(graph, communicator), seed=0)
-        coded = strategy._coder._coded
+        coded = strategy._coder.coded
         # A schedule that goes by errors takes them itself.
         is_asked = coded.errors is not None
         coded.errors = {}
