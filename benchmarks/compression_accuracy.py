@@ -190,7 +190,7 @@ def curve(numbers: Numbers) -> Iterable[tuple[float, float]]:
 
 
 def of_graph(graph: str, mine: str, found: Mapping[Cell, Numbers]) -> dict[str, float]:
-    """Pools what a contender does on a graph: mean difference to full and its standard error, the largest share, the area."""
+    """Pools what a contender does on a graph: difference to full, its standard error, the largest share, the area."""
     differences, shares, areas = [], [], []
     for setting in dict.fromkeys(cell.setting for cell in found if cell.graph == graph):
         here = {cell: numbers for cell, numbers in found.items() if cell.setting == setting}
