@@ -18,8 +18,8 @@ class ErrorFeedback(Codec):
 
     Rows that stand still arrive exactly in the end, and where they move slowly, as late in training, little is lost.
     Gradients come back the same way, as rows of their own with memories of their own (straight through).
-    Traffic: that of `codec`. Memory: the rows of the last message, at both ends. As it is by default, it is what we
-    recommend: docs/compression.md has what it keeps and costs.
+    Where they move fast, what arrives lags behind: docs/compression.md has where that costs accuracy.
+    Traffic: that of `codec`. Memory: the rows of the last message, at both ends.
 
     Args:
         codec: one without a memory of its own that makes the difference smaller: not scaled-up ones, nor 1 bit.
