@@ -1,7 +1,7 @@
 """Compressed exchange against full communication and the paper's schedule: accuracy over bytes, and seconds.
 
     LACONIC_DATA=folder python benchmarks/compression.py             # accuracy: about 40 minutes, resumes when stopped
-    sudo LACONIC_DATA=folder python benchmarks/compression.py --lab  # seconds on four hosts: half an hour, resumes
+    sudo LACONIC_DATA=folder python benchmarks/compression.py --lab  # seconds on four hosts: some 15 minutes, resumes
     LACONIC_DATA=folder python benchmarks/compression.py --questions # what the paper leaves open: some 15 minutes
 
 With --quick, each takes a minute or two. Accuracy is explained in compression_accuracy.py, seconds in

@@ -23,7 +23,7 @@ RANK_PROGRAM = Path(__file__).with_name("compression_rank.py")
 METHODS = ("full", "paper", "ours")
 LINKS = {True: ("100mbit",), False: ("100mbit", "1gbit")}
 GRAPH = {True: "small", False: "debian"}
-EPOCHS = {True: 10, False: 50}
+EPOCHS = {True: 10, False: 30}
 Numbers = Mapping[str, float]
 
 

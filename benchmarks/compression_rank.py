@@ -1,6 +1,6 @@
 """What each host runs for compression_lab.py: trains on its chunk of a store, and says what each step took.
 
-    laconic lab --hosts 4 --link 100mbit -- python benchmarks/compression_rank.py '["STORE", "ours", 50]'
+    laconic lab --hosts 4 --link 100mbit -- python benchmarks/compression_rank.py '["STORE", "ours", 30]'
 
 Rank 0 prints one line: a JSON list of what each rank found.
 """
