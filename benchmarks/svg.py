@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 WIDTH, HEIGHT = 380, 280
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 28, 44
 # Told apart by those who do not see red and green, too.
-COLOURS = ("#000000", "#56b4e9", "#0072b2", "#999999", "#e69f00", "#d55e00", "#009e73")
+COLOURS = ("#000000", "#56b4e9", "#0072b2", "#999999", "#e69f00", "#d55e00", "#009e73", "#cc79a7")
 Point = tuple[float, float]
 
 
