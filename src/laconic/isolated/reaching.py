@@ -53,7 +53,9 @@ def check_keeps_sums(model: nn.Module) -> None:
     """Raises UnsupportedModelError unless halo rows of `model` can be computed from sums that are kept."""
     reason = why_not_sums(model)
     if reason is not None:
-        raise UnsupportedModelError(f"keep=sums cannot compute halo rows: {reason}. Use keep=rows, or leave it out.")
+        raise UnsupportedModelError(
+            f"keep=sums, and turns with it, cannot compute halo rows: {reason}. Use keep=rows, or leave both out."
+        )
 
 
 @final

@@ -163,7 +163,7 @@ class GradientOnly(Strategy):
         check_whole(model, shard)
         if self.correction == "sweep" or self.normalise == "whole":
             check_fixed_operators(model)
-        if self.keep == "sums":
+        if self._asks_for_sums:
             check_keeps_sums(model)
         if not self.remember and any(getattr(module, "cached", False) for module in model.modules()):
             raise UnsupportedModelError(
@@ -227,7 +227,7 @@ class GradientOnly(Strategy):
     def draws_batches(self) -> bool:
         # Sampled edges are neither weighted by how often they are held nor divided by the degrees of the whole graph.
         # Nor are halo rows of a batch computed.
-        return self.correction != "sweep" and self.normalise != "whole" and self.keep != "sums"
+        return self.correction != "sweep" and self.normalise != "whole" and not self._asks_for_sums
 
     @property
     def drawn_from(self) -> Shard:
@@ -343,9 +343,14 @@ class GradientOnly(Strategy):
             self._reduction,
         )
 
+    @property
+    def _asks_for_sums(self) -> bool:
+        # Turns are for nothing else: a model that keeps rows would leave them out of account.
+        return self.keep == "sums" or self.turns is not None
+
     def _keeps_sums(self, model: nn.Module) -> bool:
-        if self.keep != "auto":
-            return self.keep == "sums"
+        if self.keep != "auto" or self._asks_for_sums:
+            return self._asks_for_sums
         reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
         if self._placed.communicator.rank == 0 and self._placed.communicator.num_ranks > 1:
             if reason is None:

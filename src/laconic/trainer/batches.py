@@ -208,7 +208,7 @@ def choose_batches(
         raise ConfigError(
             f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
             f"graph in each step. Leave it out, or use the strategy gradient_only (without correction=sweep, "
-            f"normalise=whole and keep=sums), or single on one rank."
+            f"normalise=whole, keep=sums and turns), or single on one rank."
         )
     fanouts = training.fanouts
     if not fanouts:

@@ -280,12 +280,28 @@ def test_of_a_graph_in_memory_only_the_chunks_that_are_needed_are_cut_out(graph,
     [
         (
             lambda: GAT(4, 8, 2, 3),
-            "keep=sums cannot compute halo rows: convs.0 is a GATConv, and attention decides its weights.",
+            "cannot compute halo rows: convs.0 is a GATConv, and attention decides its weights.",
         ),
-        (lambda: GraphSAGE(4, 8, 2, 3, aggr="max"), "a maximum has no weights. Use keep=rows, or leave it out."),
+        (lambda: GraphSAGE(4, 8, 2, 3, aggr="max"), "a maximum has no weights. Use keep=rows, or leave both out."),
         (lambda: GCN(4, 8, 2, 3, norm="batch_norm"), "its statistics would count halo rows as well. Use keep=rows"),
     ],
 )
 def test_models_whose_halo_rows_cannot_be_computed_are_refused(model, reason):
     with pytest.raises(UnsupportedModelError, match=reason):
         check_keeps_sums(model())
+
+
+@pytest.mark.parametrize("spec", ["gradient_only(keep=sums)", "gradient_only(turns=2)"])
+def test_turns_are_never_left_out_of_account(spec, on_ranks, make_graph):
+    """A model or batches that keep rows are refused, where `auto` alone would take rows."""
+    graph = make_graph()
+
+    def run(communicator):
+        strategy = parse_strategy(spec)
+        shard = strategy.place(graph, communicator)
+        assert not strategy.draws_batches
+        with pytest.raises(UnsupportedModelError, match="attention decides its weights"):
+            strategy.check(GAT(graph.num_features, 8, 2, graph.num_classes), shard)
+
+    on_ranks(2, run)
+    assert parse_strategy("gradient_only").draws_batches
