@@ -31,7 +31,7 @@ from compression_training import (
     step,
     strategy_of,
 )
-from harness import Benchmark, Target, console, make_table
+from harness import Benchmark, Target, console, difference, make_table
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
@@ -42,6 +42,7 @@ from laconic.trainer.evaluate import Evaluation
 FULL, OURS, FEEDBACK = "full", "ours", "feedback"
 EPOCHS, NUM_RANKS, DROPOUT = 100, 4, 0.5
 SUBSET, QUANTIZE = "codec=subset, schedule=", "codec=quantize, schedule="
+LINEAR = f"{SUBSET}linear(slope=5.0, most={{rate}}, epochs={EPOCHS})"
 LINEAR = f"{SUBSET}linear(slope=5.0, most={{rate}}, epochs={EPOCHS})"
 SCHEDULES = {
     "constant 8": f"{SUBSET}constant(value=8.0)",
@@ -108,9 +109,7 @@ def run(benchmark: Benchmark) -> None:
     ]
     runs += [Run("stream", way, way, seed, epochs=stream_epochs) for way in STREAM for seed in seeds]
     if not quick:
-        linear = {
-            name: f"{SUBSET}linear(slope=5.0, most={rate}, epochs={EPOCHS})" for name, rate in FIRST_RATES.items()
-        }
+        linear = {name: LINEAR.format(rate=rate) for name, rate in FIRST_RATES.items()}
         runs += [
             Run("rate", name, settings, seed, num_ranks)
             for num_ranks in (2, 4, 8)
@@ -125,10 +124,8 @@ def run(benchmark: Benchmark) -> None:
     if not quick:
         rows = [("rate", num_ranks, name) for num_ranks in (2, 4, 8) for name in (FULL, *FIRST_RATES)]
         show(benchmark, "which rate to begin with? cora, linear schedule", of, rows, seeds[:2])
-    over = [
-        going_on - anew for going_on, anew in zip(*(tests(of, way, seeds) for way in (FEEDBACK, ANEW)), strict=True)
-    ]
-    benchmark.figures[GOING_ON] = statistics.mean(over) - error_of(over)
+    mean, error = difference(tests(of, FEEDBACK, seeds), tests(of, ANEW, seeds))
+    benchmark.figures[GOING_ON] = mean - error
     benchmark.finish()
 
 
@@ -138,10 +135,6 @@ Found = Mapping[tuple[str, int, str, int], Numbers]
 def tests(of: Found, way: str, seeds: Sequence[int]) -> list[float]:
     """Returns the accuracies of a way to follow a stream."""
     return [of["stream", NUM_RANKS, way, seed]["test"] for seed in seeds]
-
-
-def error_of(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / len(values) ** 0.5
 
 
 def show(
@@ -155,17 +148,17 @@ def show(
     for question, num_ranks, contender in rows:
         mine = [of[question, num_ranks, contender, seed] for seed in seeds]
         whole = [of[question, num_ranks, FULL, seed] for seed in seeds]
-        differences = [one["test"] - other["test"] for one, other in zip(mine, whole, strict=True)]
+        mean, error = difference([one["test"] for one in mine], [one["test"] for one in whole])
         share = statistics.mean(one["bytes"] for one in mine) / statistics.mean(one["bytes"] for one in whole)
         name = f"{question}, {num_ranks} ranks, {contender}"
-        benchmark.figures[f"{name}: minus full"] = statistics.mean(differences)
+        benchmark.figures[f"{name}: minus full"] = mean
         benchmark.figures[f"{name}: bytes of full"] = share
         table.add_row(
             str(num_ranks),
             contender,
             f"{statistics.mean(one['test'] for one in mine):.2f}",
-            f"{statistics.mean(differences):+.2f}",
-            f"{error_of(differences):.2f}",
+            f"{mean:+.2f}",
+            f"{error:.2f}",
             f"{share:.1%}",
         )
     console.print(table)
@@ -176,7 +169,7 @@ def measure_stream(way: str, seed: int, epochs: int) -> Numbers:
     torch.set_num_threads(1)
     since = time.perf_counter()
     graph, models = graph_called("cora"), models_for(graph_called("cora"), NUM_RANKS, seed)
-    shares = list(arriving(graph, seed))
+    shares = arriving(graph, seed)
 
     def on_rank(transport: Transport) -> tuple[int, float]:
         torch.set_num_threads(1)

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from curves import Recipe, first_gradients, train
-from harness import Benchmark, Target, console, make_table
+from harness import Benchmark, Target, console, difference, make_table
 from laconic.datasets import load
 from laconic.graph import Graph
 from laconic.partitioners import PARTITIONERS, assign_parts
@@ -249,12 +249,6 @@ def show_bias(benchmark: Benchmark, scratch: str) -> None:
 
 
 BIASED = (("random", 2), ("random", 4), ("metis", 2), ("metis", 4))
-
-
-def difference(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean of paired differences and its standard error."""
-    pairs = [value - other for value, other in zip(values, others, strict=True)]
-    return statistics.mean(pairs), statistics.stdev(pairs) / len(pairs) ** 0.5
 
 
 def gap_of(found: Mapping[tuple[Task, str], Sequence[float]], task: Task) -> tuple[float, float]:

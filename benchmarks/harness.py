@@ -113,6 +113,12 @@ class Benchmark:
         print(json.dumps(closing))
 
 
+def difference(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean of paired differences and its standard error."""
+    pairs = [value - other for value, other in zip(values, others, strict=True)]
+    return statistics.mean(pairs), statistics.stdev(pairs) / len(pairs) ** 0.5
+
+
 # What `import laconic` sets for torch, unless set already: torch reads some of it when it loads, some later.
 OURS = {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"}
 # What a script without laconic runs with.
