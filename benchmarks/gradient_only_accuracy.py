@@ -187,7 +187,7 @@ def measure_bias(task: Task, column: str, scratch: str) -> dict[str, float]:
 
 
 def in_order(quick: bool) -> list[tuple[Task, str]]:
-    """Returns what to measure: first where most is at stake, then what the targets are about, then the other columns."""
+    """Returns what to measure: where most is at stake first, then what targets are about, then other columns."""
 
     def place(what: tuple[Task, str]) -> int:
         task, column = what
