@@ -1,5 +1,6 @@
 """Neighbours whose sums are kept (`keep=sums`): two layers are exact, more are as if done the long way."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -73,13 +74,35 @@ def test_edge_weights_and_ranks_without_nodes_are_no_exception():
     check_equal(run_single(model, few, EPOCHS), run_isolated(model, few, 8, SUMS, EPOCHS))
 
 
+@pytest.mark.parametrize("name", ["SAGE dropout", "GCN dropout", "SAGE sum, jumping knowledge", "one layer"])
+def test_with_few_labels_two_layers_are_exact_whatever_the_parts_and_compute_few_halo_rows(name):
+    """By default: halo rows that no training row sees are left out, and the others need no turns."""
+    graph = with_few_labels(make_graph())
+    check_equal(
+        run_single(TWO_LAYERS[name], graph, EPOCHS),
+        run_isolated(TWO_LAYERS[name], graph, 4, "partitioner=random", EPOCHS),
+    )
+
+    def num_rows(transport):
+        strategy = parse_strategy("gradient_only(partitioner=random)")
+        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        strategy.attach(TWO_LAYERS[name]().double(), shard, seed=0)
+        return len(shard.node_ids), len(shard.halo_ids), len(strategy.start_epoch(1).x)
+
+    rows = run_ranks(4, num_rows)
+    assert all(num_halo > num_owned for num_owned, num_halo, _ in rows)
+    assert all(num_computed < num_owned + num_halo for num_owned, num_halo, num_computed in rows)
+    num_halo_computed = sum(num_computed - num_owned for num_owned, _, num_computed in rows)
+    assert num_halo_computed == 0 if name == "one layer" else num_halo_computed > 0
+
+
 class Summing:
     """The whole graph on one machine, trained as ranks do that keep each other's sums. SAGE by mean."""
 
     def __init__(self, model, graph, owner, num_ranks, num_turns):
         self.model, self.graph, self.num_turns = model, graph, num_turns
         self.masks = [(owner == rank)[:, None] for rank in range(num_ranks)]
-        self.halos = halos_of(graph, num_ranks)
+        self.halos = halos_of(graph, owner, num_ranks)
 
     def mean(self, x):
         source, target = self.graph.edge_index
@@ -117,25 +140,44 @@ class Summing:
         return total / graph.train_mask.sum()
 
 
-def halos_of(graph, num_ranks):
-    """Rows of the graph that each rank has as its halo, in its order."""
+def halos_of(graph, owner, num_ranks):
+    """Rows of the graph that each rank has as its halo, in its order, and that the loss of four layers depends on."""
 
     def halo_of(transport):
         strategy = parse_strategy("gradient_only(partitioner=random)")
         return strategy.place(graph, Communicator(transport, Ledger(transport.rank))).halo_ids
 
     row_of = {node: row for row, node in enumerate(graph.node_ids.tolist())}
-    return [torch.tensor([row_of[node] for node in halo.tolist()]) for halo in run_ranks(num_ranks, halo_of)]
+    halos = [torch.tensor([row_of[node] for node in halo.tolist()]) for halo in run_ranks(num_ranks, halo_of)]
+    seen_by = [
+        seen_from(graph.train_mask & (owner == rank), graph.edge_index, owner == rank) for rank in range(num_ranks)
+    ]
+    return [halo[seen[halo]] for halo, seen in zip(halos, seen_by, strict=True)]
 
 
+def seen_from(rows, edge_index, is_own):
+    """All that rows see over three edges, of which but the last begin and end with own rows."""
+    source, target = edge_index
+    for _ in range(3):
+        rows = rows.clone()
+        rows[source[(rows & is_own)[target]]] = True
+    return rows
+
+
+def with_few_labels(graph):
+    return replace(graph, train_mask=graph.train_mask & (torch.arange(graph.num_nodes) % 5 == 0))
+
+
+@pytest.mark.parametrize("has_few_labels", [False, True])
 @pytest.mark.parametrize(("num_ranks", "num_turns"), [(2, 1), (3, 1), (3, 2), (2, 5)])
-def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(num_ranks, num_turns):
+def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(num_ranks, num_turns, has_few_labels):
     """With several turns, the rows of all groups but one are as old as the sums."""
 
     def build():
         return Stack(SAGEConv(IN, 8), nn.ReLU(), SAGEConv(8, 8), nn.Tanh(), SAGEConv(8, 8), nn.ReLU(), SAGEConv(8, OUT))
 
     graph, epochs, every = make_graph(), 7, 3
+    graph = with_few_labels(graph) if has_few_labels else graph
     plain = models_of(build, 1)[0]
     reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks, num_turns)
     settings = f"{SUMS}, repartition_every={every}, gradual=False, codec=identity".replace("=1", f"={num_turns}", 1)

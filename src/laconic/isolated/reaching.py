@@ -5,9 +5,10 @@ last refresh. From there on everything is computed here as it is there, with the
 gradients flow through it. The first layer sums the graph's own features, which never change: its rows are exact, and so
 is a model of two layers, gradients included; it needs no refresh.
 
-Where halo rows are many they take turns, which bounds time and memory: a step computes one group of them, whose
-gradients count for all groups, and the others stand as they were at the last refresh. Which group it is follows from
-the epoch alone: a run that is taken up goes on as if it had never stopped.
+Halo rows that no training row sees, over as many hops as the model has layers, are not computed: the loss does not
+depend on them. Where the others are many they take turns, which bounds time and memory: a step computes one group of
+them, whose gradients count for all groups, and the others stand as they were at the last refresh. Which group it is
+follows from the epoch alone: a run that is taken up goes on as if it had never stopped.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from laconic.halo.placement import Placement
 from laconic.isolated.batch import with_halo_rows
 from laconic.isolated.fixed_operators import why_not_fixed
 from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator, plus_constant
-from laconic.isolated.turns import TurnOperator, Turns, turns_for
+from laconic.isolated.turns import TurnOperator, Turns, halo_seen, turns_for
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
@@ -71,14 +72,15 @@ class ReachingAggregator(RememberingAggregator):
 
     def __init__(self, placement: Placement, coder: Coder | None = None, num_turns: int | None = None) -> None:
         super().__init__(placement, coder)
-        shard = placement.shard
-        self._turns = Turns(shard.num_rows, num_turns or turns_for(shard.num_rows, len(shard.halo_ids)))
+        self._num_turns_given = num_turns
+        # Known once a pass has shown how many hops the model sees.
+        self._turns: Turns | None = None
         self._turn = 0
+        self._of_turn: Shard | None = None
         # Of the turn under way: what was made of constants, with the constant that it is a part of.
         self._parts_of_constants: dict[int, tuple[Tensor, Tensor]] = {}
         self._extended: Shard | None = None
-        self._is_refreshed = False
-        # What each call of a pass was given of halo rows at the last refresh.
+        # What each call of a pass was given of halo rows at the last refresh, where some of them stand still.
         self._rows: list[Tensor] = []
         self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
 
@@ -91,17 +93,24 @@ class ReachingAggregator(RememberingAggregator):
         return self._extended
 
     def take_turn(self, epoch: int) -> Shard:
-        whole, self._parts_of_constants = self.trained_on, {}
-        if self._turns.num_turns == 1:
+        assert self._turns is not None, "a refresh comes before the first step"
+        turn = epoch % self._turns.num_turns
+        if self._of_turn is None or turn != self._turn:
+            self._turn, self._parts_of_constants = turn, {}
+            self._of_turn = self._rows_of_turn()
+        return self._of_turn
+
+    def _rows_of_turn(self) -> Shard:
+        whole = self.trained_on
+        if self._computes_all:
             return whole
-        self._turn = epoch % self._turns.num_turns
         x = self._part_of_constant(whole.x)
         # Behind the rank's own rows there are no labels. Edges are those of all turns: nobody but `linear` knows them.
         return replace(
             whole,
             x=x,
             y=whole.y[: len(x)],
-            node_ids=self._turns.rows(whole.node_ids, self._turn),
+            node_ids=self._groups.rows(whole.node_ids, self._turn),
             train_mask=whole.train_mask[: len(x)],
             val_mask=whole.val_mask[: len(x)],
             test_mask=whole.test_mask[: len(x)],
@@ -114,17 +123,32 @@ class ReachingAggregator(RememberingAggregator):
     @property
     def needs_refresh(self) -> bool:
         # Of the last sum that changes, halo rows are seen by nobody: there have to be others, or rows that stand still.
-        return not self._is_refreshed or len(self._kept) > 1 or (self._turns.num_turns > 1 and bool(self._kept))
+        return self._turns is None or len(self._kept) > 1 or (self._turns.num_turns > 1 and bool(self._kept))
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
         self._rows = []
         with super().refreshing():
             yield
-        self._is_refreshed = True
+        if self._turns is None:
+            self._turns = self._make_turns(num_hops=len(self._kept))
+        if self._turns.num_turns == 1:
+            self._rows = []
         if self._kept:
             # What the last convolution makes of halo rows nobody sees; which one it is, the first pass shows.
             self._kept[-1] = torch.zeros_like(self._kept[-1])
+        self._kept = [self._turns.among(halo) for halo in self._kept]
+
+    def _make_turns(self, num_hops: int) -> Turns:
+        shard = self._shard
+        seen = halo_seen(shard.adjacency, shard.train_mask.numpy(), num_hops)
+        num_seen = len(shard.halo_ids) if seen is None else len(seen)
+        return Turns(shard.num_rows, self._num_turns_given or turns_for(shard.num_rows, num_seen), seen)
+
+    @property
+    def _groups(self) -> Turns:
+        assert self._turns is not None, "a refresh comes before the first step"
+        return self._turns
 
     def is_remembered(self, x: Tensor) -> bool:
         return self._constants.covers(self._constant_of(x))
@@ -137,15 +161,15 @@ class ReachingAggregator(RememberingAggregator):
             return whole if self._computes_all else self._part_of_constant(whole)
         number, self._next = self._next, self._next + 1
         own, halo = self._parts(x)
-        if self._is_refreshing and self._turns.num_turns > 1:
-            self._rows.append(halo)
-        if self._is_refreshing and number == self._last_call:
-            self._kept.append(torch.zeros_like(halo))
-            raise AllIsKeptError
-        operator = self._operator(aggregation)
         if not self._computes_all:
-            sums = self._sums_in_turn(number, aggregation, own, halo)
-            return torch.cat([sums, self._turns.halo(self._kept[number], self._turn).to(x.dtype)])
+            kept = self._groups.of_turn(self._kept[number], self._turn)
+            return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
+        if self._is_refreshing:
+            self._rows.append(halo)
+            if number == self._last_call:
+                self._kept.append(torch.zeros_like(halo))
+                raise AllIsKeptError
+        operator = self._operator(aggregation)
         sums = operator.local @ own + operator.remote @ halo
         if self._is_refreshing:
             with self._booked():
@@ -156,22 +180,27 @@ class ReachingAggregator(RememberingAggregator):
     @property
     def _computes_all(self) -> bool:
         """Whether the pass under way computes all halo rows."""
-        return self._is_refreshing or self._turns.num_turns == 1
+        return self._is_refreshing or self._groups.has_all_in_one
 
     def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
-        """Returns the sums of owned rows, (N, F), of which a group of halo rows has changed since the refresh."""
-        operator, before = self._operator(aggregation), self._rows[number].to(own.dtype)
-        if number not in self._kept_products:
-            self._kept_products[number] = operator.remote.multiply(before)
+        """Returns the sums of owned rows, (N, F); right for those that training rows see."""
+        operator, groups = self._operator(aggregation), self._groups
         of_turn = self._of_turns.setdefault(
-            (aggregation, self._turn), TurnOperator(operator.remote, self._turn, self._turns.num_turns)
+            (aggregation, self._turn), TurnOperator(operator.remote, self._turn, groups)
         )
-        change = of_turn.change(halo, self._turns.halo(before, self._turn))
+        if groups.num_turns == 1:
+            return operator.local @ own + of_turn.block @ halo
+        # Of all halo rows a group has changed since the refresh.
+        if number not in self._kept_products:
+            before = self._rows[number].to(own.dtype)
+            self._kept_products[number] = operator.remote.multiply(before)
+            self._rows[number] = groups.among(before)
+        change = of_turn.change(halo, groups.of_turn(self._rows[number], self._turn))
         return plus_constant(operator.local @ own, self._kept_products[number]) + change
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
         """Returns the rows of this turn of a constant, (N + G, F)."""
-        part = self._turns.rows(whole, self._turn)
+        part = self._groups.rows(whole, self._turn)
         self._parts_of_constants[id(part)] = (part, whole)
         return part
 

@@ -1,13 +1,16 @@
-"""Turns: halo rows in groups, one of which a step computes; every k-th row is of a group."""
+"""Turns: halo rows in groups, one of which a step computes: every k-th of the rows that training rows see."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from laconic.graph.adjacency import Adjacency
 from laconic.graph.operators.linear import LinearOperator
 from laconic.graph.operators.slices import columns_of
 
@@ -19,26 +22,64 @@ def turns_for(num_owned: int, num_halo: int) -> int:
     return max(1, -(-num_halo // max(num_owned, 1)))
 
 
+def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) -> NDArray[np.int64] | None:
+    """Returns which halo rows are seen within `num_hops` hops, the last of which leads to them; None if all are.
+
+    What a halo row is computed from is kept: nobody sees further by way of it.
+
+    Args:
+        adjacency: edges that arrive at owned rows, from owned and, behind them, halo rows, (N x (N + H)).
+        seeing: from where: a mask over owned rows, (N,).
+    """
+    num_owned = adjacency.num_rows
+    targets, sources = adjacency.row_of_edge, adjacency.indices
+    seen = np.zeros(adjacency.num_columns, bool)
+    seen[:num_owned] = seeing
+    for _ in range(num_hops):
+        seen[sources[seen[targets]]] = True
+    halo = seen[num_owned:]
+    return None if halo.all() else np.flatnonzero(halo)
+
+
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Turns:
     """Halo rows take turns.
 
     Args:
         num_owned: rows of the rank, which come first: N.
         num_turns: the number of groups.
+        taking_part: numbers of the halo rows that are of a group; None: all are.
     """
 
     num_owned: int
     num_turns: int
+    taking_part: NDArray[np.int64] | None = None
 
-    def halo(self, rows: Tensor, turn: int) -> Tensor:
-        """Returns those of the halo rows, (H, F), that are of the group `turn`; (G, F)."""
+    @property
+    def has_all_in_one(self) -> bool:
+        """Whether a turn is all there is."""
+        return self.num_turns == 1 and self.taking_part is None
+
+    def among(self, halo: Tensor) -> Tensor:
+        """Returns those of all halo rows that take part."""
+        return halo if self.taking_part is None else halo[torch.from_numpy(self.taking_part)]
+
+    def of_turn(self, rows: Tensor, turn: int) -> Tensor:
+        """Returns those of the rows that take part that are of the group `turn`, (G, F)."""
         return rows[turn :: self.num_turns]
 
     def rows(self, whole: Tensor, turn: int) -> Tensor:
-        """Returns the owned rows and those of the group `turn`, of owned and halo rows; (N + G, F)."""
-        return torch.cat([whole[: self.num_owned], self.halo(whole[self.num_owned :], turn)])
+        """Returns the owned rows and those of the group `turn`, of owned and all halo rows; (N + G, F)."""
+        columns = self.columns(turn)
+        halo = whole[self.num_owned :]
+        halo = halo[columns] if isinstance(columns, slice) else halo[torch.from_numpy(columns)]
+        return torch.cat([whole[: self.num_owned], halo])
+
+    def columns(self, turn: int) -> slice | NDArray[np.int64]:
+        """Returns which halo rows are of the group `turn`."""
+        every = slice(turn, None, self.num_turns)
+        return every if self.taking_part is None else self.taking_part[every]
 
 
 @final
@@ -49,24 +90,24 @@ class TurnOperator:
     Args:
         remote: the whole matrix, (N x H).
         turn: number of the group.
-        num_turns: the number of groups.
+        turns: the groups.
     """
 
     remote: LinearOperator
     turn: int
-    num_turns: int
+    turns: Turns
 
     @cached_property
     def block(self) -> LinearOperator:
         """The matrix of the group's columns, (N x G)."""
-        return columns_of(self.remote, slice(self.turn, None, self.num_turns))
+        return columns_of(self.remote, self.turns.columns(self.turn))
 
     def change(self, rows: Tensor, before: Tensor) -> Tensor:
         """Returns what the product gains when the group's rows are no longer those `before`, (N, F).
 
         The gradient of the rows counts for all groups: over all turns that is each one's own, on average.
         """
-        return _change(rows, before, self.block, self.num_turns)
+        return _change(rows, before, self.block, self.turns.num_turns)
 
 
 class _Change(torch.autograd.Function):

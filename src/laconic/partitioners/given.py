@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from laconic.errors import DataError
 from laconic.graph import Graph
 from laconic.partitioners.base import Partitioner, Parts
+from laconic.specs import one_syntax_tree
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Given(Partitioner):
 
 def _read_array(path: str) -> NDArray[np.integer]:
     try:
-        with Path(path).open("rb") as file:
+        with Path(path).open("rb") as file, one_syntax_tree:
             listed = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(_unreadable(path, error)) from error

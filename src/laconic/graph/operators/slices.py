@@ -1,19 +1,22 @@
 """Some rows or some columns of a fixed sparse matrix, as a matrix of its own."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laconic.graph.adjacency import Adjacency
 from laconic.graph.operators.linear import LinearOperator
 
 
-def columns_of(operator: LinearOperator, columns: slice) -> LinearOperator:
-    """Returns the columns `columns`, which may have a step, of a matrix without a diagonal."""
+def columns_of(operator: LinearOperator, columns: slice | NDArray[np.int64]) -> LinearOperator:
+    """Returns the columns `columns`, a slice or their numbers, of a matrix without a diagonal."""
     adjacency, scale = operator.adjacency, operator.column_scale
-    start, stop, step = columns.indices(adjacency.num_columns)
-    offsets = adjacency.indices - start
-    chosen = (offsets >= 0) & (adjacency.indices < stop) & (offsets % step == 0)
+    numbers = np.arange(adjacency.num_columns)[columns]
+    place = np.full(adjacency.num_columns, -1, adjacency.indices.dtype)
+    place[numbers] = np.arange(len(numbers))
+    places = place[adjacency.indices]
+    chosen = places >= 0
     starts = np.append(0, np.cumsum(chosen))[adjacency.indptr]
-    tile = Adjacency(starts, offsets[chosen] // step, len(range(start, stop, step)))
+    tile = Adjacency(starts, places[chosen], len(numbers))
     values = None if operator.values is None else operator.values[chosen]
     return LinearOperator(tile, values, operator.row_scale, None if scale is None else scale[columns])
 
