@@ -50,6 +50,12 @@ class Attachment:
         with self._scope.using(batch, aggregator or LocalAggregator(batch, remember_inputs=False)):
             yield batch
 
+    @contextmanager
+    def ahead_of_step(self, shard: Shard, aggregator: Aggregator) -> Iterator[None]:
+        """Inside, a forward pass works on `shard` and draws the random masks of the step to come; it is no step."""
+        with self._scope.using(shard, aggregator), self._scope.aside():
+            yield
+
     def move_to(self, shard: Shard, aggregator: Aggregator) -> None:
         """From now on the model works on `shard` in place of the one that it was attached to."""
         self.shard = shard
@@ -286,6 +292,9 @@ def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any
         )
     is_weighted = own.edge_weight is not None and any(value is own.edge_weight for value in given)
     weight = {"edge_weight": stand_in.shard.edge_weight} if is_weighted else {}
+    if stand_in.run_first is not None:
+        with torch.no_grad():
+            stand_in.run_first()
     with scope.using_stand_in(stand_in):
         out: Tensor = _keyed_forward(model, stand_in.shard.x, stand_in.shard.edge_index, **weight)
     return out[: own.num_rows]

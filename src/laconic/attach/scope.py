@@ -19,10 +19,14 @@ class StandIn:
     """A shard whose first rows are those of another one, and which a model is trained on in its place.
 
     The rows that follow are context: the model sees them, and nobody sees what it makes of them.
+
+    Args:
+        run_first: called before each forward pass, without gradients.
     """
 
     shard: Shard
     aggregator: Aggregator
+    run_first: Callable[[], None] | None = None
 
 
 @final
@@ -82,6 +86,15 @@ class Scope:
                 yield
             finally:
                 self.is_standing_in = False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, a forward pass does not count as a step: it draws the random masks of the step to come."""
+        step = self.step
+        try:
+            yield
+        finally:
+            self.step = step
 
     @property
     def runs_once(self) -> bool:

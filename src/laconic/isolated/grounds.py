@@ -126,7 +126,12 @@ class RememberedGrounds(Grounds):
         self._super_epoch, self._drawn_from = super_epoch, None
 
     def start_epoch(self, epoch: int) -> None:
-        self._attachment.train_on(StandIn(self.aggregator.take_turn(epoch), self.aggregator))
+        shard = self.aggregator.take_turn(epoch)
+        self._attachment.train_on(StandIn(shard, self.aggregator, lambda: self.aggregator.run_ahead(self._run_on)))
+
+    def _run_on(self, shard: Shard) -> None:
+        with self._attachment.ahead_of_step(shard, self.aggregator):
+            run_model(self._attachment.model, shard)
 
     @property
     def drawn_from(self) -> Shard:

@@ -6,13 +6,14 @@ gradients flow through it. The first layer sums the graph's own features, which 
 is a model of two layers, gradients included; it needs no refresh.
 
 Halo rows that no training row sees, over as many hops as the model has layers, are not computed: the loss does not
-depend on them. Where the others are many they take turns, which bounds time and memory: a step computes one group of
-them, whose gradients count for all groups, and the others stand as they were at the last refresh. Which group it is
-follows from the epoch alone: a run that is taken up goes on as if it had never stopped.
+depend on them. Where the others are many they take turns, which bounds memory and saves time: in each step gradients
+flow through one group of them, and count for all groups; the rows of the others are computed ahead of it, without
+gradients, one group after the other. So the loss is the same as without turns, and its gradient is on average. Which
+group it is follows from the epoch alone: a run that is taken up goes on as if it had never stopped.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import final
 
@@ -67,7 +68,7 @@ class ReachingAggregator(RememberingAggregator):
 
     Args:
         coder: as for RememberingAggregator.
-        num_turns: groups of halo rows, one of which a step computes; 1 computes all of them. By default `turns_for`.
+        num_turns: groups of halo rows, one of which a step computes with gradients. By default `turns_for`.
     """
 
     def __init__(self, placement: Placement, coder: Coder | None = None, num_turns: int | None = None) -> None:
@@ -80,9 +81,11 @@ class ReachingAggregator(RememberingAggregator):
         # Of the turn under way: what was made of constants, with the constant that it is a part of.
         self._parts_of_constants: dict[int, tuple[Tensor, Tensor]] = {}
         self._extended: Shard | None = None
-        # What each call of a pass was given of halo rows at the last refresh, where some of them stand still.
-        self._rows: list[Tensor] = []
         self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
+        # Whether the pass under way computes a group ahead of the step; and what all of them add to the sums of each
+        # call, (N, F).
+        self._is_ahead = False
+        self._from_others: dict[int, Tensor] = {}
 
     @property
     def trained_on(self) -> Shard:
@@ -105,16 +108,32 @@ class ReachingAggregator(RememberingAggregator):
         if self._computes_all:
             return whole
         x = self._part_of_constant(whole.x)
+        rows = self._groups.halo if self._is_ahead else self._groups.rows
         # Behind the rank's own rows there are no labels. Edges are those of all turns: nobody but `linear` knows them.
         return replace(
             whole,
             x=x,
             y=whole.y[: len(x)],
-            node_ids=self._groups.rows(whole.node_ids, self._turn),
+            node_ids=rows(whole.node_ids, self._turn),
             train_mask=whole.train_mask[: len(x)],
             val_mask=whole.val_mask[: len(x)],
             test_mask=whole.test_mask[: len(x)],
         )
+
+    def run_ahead(self, run: Callable[[Shard], None]) -> None:
+        own_turn, self._from_others = self._turn, {}
+        if not self._kept:
+            return
+        own_parts = self._parts_of_constants
+        self._is_ahead = True
+        try:
+            for turn in range(self._groups.num_turns):
+                if turn != own_turn:
+                    self._turn, self._parts_of_constants = turn, {}
+                    with suppress(AllIsKeptError):
+                        run(self._rows_of_turn())
+        finally:
+            self._turn, self._parts_of_constants, self._is_ahead = own_turn, own_parts, False
 
     @property
     def num_nodes(self) -> int:
@@ -122,18 +141,15 @@ class ReachingAggregator(RememberingAggregator):
 
     @property
     def needs_refresh(self) -> bool:
-        # Of the last sum that changes, halo rows are seen by nobody: there have to be others, or rows that stand still.
-        return self._turns is None or len(self._kept) > 1 or (self._turns.num_turns > 1 and bool(self._kept))
+        # Of the last sum that changes, halo rows are seen by nobody: there have to be others.
+        return self._turns is None or len(self._kept) > 1
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        self._rows = []
         with super().refreshing():
             yield
         if self._turns is None:
             self._turns = self._make_turns(num_hops=len(self._kept))
-        if self._turns.num_turns == 1:
-            self._rows = []
         if self._kept:
             # What the last convolution makes of halo rows nobody sees; which one it is, the first pass shows.
             self._kept[-1] = torch.zeros_like(self._kept[-1])
@@ -160,15 +176,15 @@ class ReachingAggregator(RememberingAggregator):
             )
             return whole if self._computes_all else self._part_of_constant(whole)
         number, self._next = self._next, self._next + 1
+        if self._is_ahead:
+            return self._count_ahead(number, aggregation, x)
         own, halo = self._parts(x)
         if not self._computes_all:
             kept = self._groups.of_turn(self._kept[number], self._turn)
             return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
-        if self._is_refreshing:
-            self._rows.append(halo)
-            if number == self._last_call:
-                self._kept.append(torch.zeros_like(halo))
-                raise AllIsKeptError
+        if self._is_refreshing and number == self._last_call:
+            self._kept.append(torch.zeros_like(halo))
+            raise AllIsKeptError
         operator = self._operator(aggregation)
         sums = operator.local @ own + operator.remote @ halo
         if self._is_refreshing:
@@ -182,25 +198,32 @@ class ReachingAggregator(RememberingAggregator):
         """Whether the pass under way computes all halo rows."""
         return self._is_refreshing or self._groups.has_all_in_one
 
+    def _count_ahead(self, number: int, aggregation: Linear, halo: Tensor) -> Tensor:
+        """Adds what a group ahead of the step, (G, F), gives to the sums of owned rows; returns its own sums."""
+        before = self._from_others.get(number)
+        self._from_others[number] = self._columns(aggregation).block.multiply(halo, add_to=before)
+        if number == len(self._kept) - 1:
+            raise AllIsKeptError
+        return self._groups.of_turn(self._kept[number], self._turn).to(halo.dtype)
+
     def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
         """Returns the sums of owned rows, (N, F); right for those that training rows see."""
-        operator, groups = self._operator(aggregation), self._groups
-        of_turn = self._of_turns.setdefault(
-            (aggregation, self._turn), TurnOperator(operator.remote, self._turn, groups)
-        )
-        if groups.num_turns == 1:
-            return operator.local @ own + of_turn.block @ halo
-        # Of all halo rows a group has changed since the refresh.
-        if number not in self._kept_products:
-            before = self._rows[number].to(own.dtype)
-            self._kept_products[number] = operator.remote.multiply(before)
-            self._rows[number] = groups.among(before)
-        change = of_turn.change(halo, groups.of_turn(self._rows[number], self._turn))
-        return plus_constant(operator.local @ own, self._kept_products[number]) + change
+        sums = self._operator(aggregation).local @ own
+        if number in self._from_others:
+            sums = plus_constant(sums, self._from_others[number])
+        return sums + self._columns(aggregation).multiply(halo)
+
+    def _columns(self, aggregation: Linear) -> TurnOperator:
+        """Returns the columns of the group whose turn it is."""
+        key = (aggregation, self._turn)
+        if key not in self._of_turns:
+            self._of_turns[key] = TurnOperator(self._operator(aggregation).remote, self._turn, self._groups)
+        return self._of_turns[key]
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
-        """Returns the rows of this turn of a constant, (N + G, F)."""
-        part = self._groups.rows(whole, self._turn)
+        """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
+        rows = self._groups.halo if self._is_ahead else self._groups.rows
+        part = rows(whole, self._turn)
         self._parts_of_constants[id(part)] = (part, whole)
         return part
 

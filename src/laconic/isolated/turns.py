@@ -69,12 +69,15 @@ class Turns:
         """Returns those of the rows that take part that are of the group `turn`, (G, F)."""
         return rows[turn :: self.num_turns]
 
-    def rows(self, whole: Tensor, turn: int) -> Tensor:
-        """Returns the owned rows and those of the group `turn`, of owned and all halo rows; (N + G, F)."""
+    def halo(self, whole: Tensor, turn: int) -> Tensor:
+        """Returns the group `turn`, of owned and all halo rows; (G, F)."""
         columns = self.columns(turn)
         halo = whole[self.num_owned :]
-        halo = halo[columns] if isinstance(columns, slice) else halo[torch.from_numpy(columns)]
-        return torch.cat([whole[: self.num_owned], halo])
+        return halo[columns] if isinstance(columns, slice) else halo[torch.from_numpy(columns)]
+
+    def rows(self, whole: Tensor, turn: int) -> Tensor:
+        """Returns the owned rows and the group `turn`, of owned and all halo rows; (N + G, F)."""
+        return torch.cat([whole[: self.num_owned], self.halo(whole, turn)])
 
     def columns(self, turn: int) -> slice | NDArray[np.int64]:
         """Returns which halo rows are of the group `turn`."""
@@ -102,24 +105,24 @@ class TurnOperator:
         """The matrix of the group's columns, (N x G)."""
         return columns_of(self.remote, self.turns.columns(self.turn))
 
-    def change(self, rows: Tensor, before: Tensor) -> Tensor:
-        """Returns what the product gains when the group's rows are no longer those `before`, (N, F).
+    def multiply(self, rows: Tensor) -> Tensor:
+        """Returns the product with the group's rows, (N, F).
 
-        The gradient of the rows counts for all groups: over all turns that is each one's own, on average.
+        Their gradient counts for all groups: over all turns that is each one's own, on average.
         """
-        return _change(rows, before, self.block, self.turns.num_turns)
+        return _multiply(rows, self.block, self.turns.num_turns)
 
 
-class _Change(torch.autograd.Function):
+class _Multiply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, before: Tensor, block: LinearOperator, factor: int) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, block: LinearOperator, factor: int) -> Tensor:
         ctx.block, ctx.factor = block, factor
-        return block.multiply(rows - before)
+        return block.multiply(rows)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return (ctx.block.transposed @ grads[0]) * ctx.factor, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return (ctx.block.transposed @ grads[0]) * ctx.factor, None, None
 
 
 # Torch leaves `apply` untyped.
-_change: Callable[..., Tensor] = _Change.apply
+_multiply: Callable[..., Tensor] = _Multiply.apply
