@@ -5,6 +5,7 @@ exact and on the whole graph, whatever the strategy.
 """
 
 import copy
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -65,6 +66,8 @@ def train(graph: Graph, strategy: str, num_ranks: int, recipe: Recipe, seed: int
         parse_model(recipe.model), num_features=graph.num_features, num_classes=graph.num_classes, seed=seed
     )
     copies = [copy.deepcopy(model) for _ in range(num_ranks)]
+    # What the run before held hangs together in circles: gigabytes, of few objects, that nothing else would free.
+    gc.collect()
     if num_ranks == 1:
         return _train_rank(LocalTransport(), graph, strategy, copies, recipe, seed)
     return run_ranks(num_ranks, lambda t: _train_rank(t, graph, strategy, copies, recipe, seed), timeout=600)[0]

@@ -1,7 +1,7 @@
 """Training that exchanges only gradients, against exact halo exchange and `single`.
 
     sudo python benchmarks/gradient_only.py                               # speed: some 40 minutes, resumes when stopped
-    LACONIC_DATA=folder python benchmarks/gradient_only.py --accuracy     # accuracy and bias: some 45 minutes, resumes
+    LACONIC_DATA=folder python benchmarks/gradient_only.py --accuracy     # accuracy and bias: an hour, resumes
     sudo python benchmarks/gradient_only.py --memory                      # memory per rank: some minutes, resumes
 
 With --quick, each takes a minute or two. All of them take `gradient_only` with one setting, its default. Accuracy and
