@@ -1,6 +1,6 @@
 """Training that exchanges only gradients, against exact halo exchange and `single`.
 
-    sudo python benchmarks/gradient_only.py                               # speed: some 40 minutes, resumes when stopped
+    sudo python benchmarks/gradient_only.py                               # speed: some 50 minutes, resumes when stopped
     LACONIC_DATA=folder python benchmarks/gradient_only.py --accuracy     # accuracy and bias: an hour, resumes
     sudo python benchmarks/gradient_only.py --memory                      # memory per rank: some minutes, resumes
 
@@ -17,9 +17,9 @@ A turn of `gradient_only` is the refresh with which a super-epoch begins and fou
 whole super-epoch of 20: the refresh, these four, and for each of the others the median of the last three. Switching is
 the refresh (or the change of chunks) and what the steps measured take longer than that median. Compute is the same
 epoch of all processes at the same time over a transport that moves nothing, measured once per model; wire is payload at
-the link's rate, of the busiest host. Moving chunks, the way of the paper, are shown in one cell, with three steps, for
-what their switches cost. So are, at 100 mbit, the default on METIS parts, and `keep=rows`, the default of models with
-attention.
+the link's rate, of the busiest host. Both sides are on random parts; at 100 mbit both are on METIS parts as well. In
+one cell `keep=rows` is shown too, which models with attention have by default, and, with three steps, moving chunks,
+the way of the paper, for what their switches cost.
 
 Epochs to 99% of the best validation score are counted once per model, 64 wide and on a graph a tenth the size, and
 multiplied with the seconds measured; exact exchange needs as many as `single`.

@@ -17,9 +17,14 @@ from laconic.graph.operators.slices import columns_of
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
 
+# Halo rows through which gradients flow in a step, at most, over owned rows. More groups save little time, as the rows
+# of all of them are computed anyway, and make gradients noisier; METIS parts of most graphs need one group.
+_MOST_OVER_OWNED = 2
+
+
 def turns_for(num_owned: int, num_halo: int) -> int:
-    """Returns in how many groups a step computes no more halo rows than owned ones: it takes twice as long at most."""
-    return max(1, -(-num_halo // max(num_owned, 1)))
+    """Returns in how many groups gradients flow through at most twice as many halo rows as there are owned ones."""
+    return max(1, -(-num_halo // max(_MOST_OVER_OWNED * num_owned, 1)))
 
 
 def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) -> NDArray[np.int64] | None:
