@@ -81,6 +81,7 @@ class ReachingAggregator(RememberingAggregator):
         # Of the turn under way: what was made of constants, with the constant that it is a part of.
         self._parts_of_constants: dict[int, tuple[Tensor, Tensor]] = {}
         self._extended: Shard | None = None
+        self._of_last_call: list[Tensor] = []
         self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
         # Whether the pass under way computes a group ahead of the step; and what all of them add to the sums of each
         # call, (N, F).
@@ -150,10 +151,10 @@ class ReachingAggregator(RememberingAggregator):
             yield
         if self._turns is None:
             self._turns = self._make_turns(num_hops=len(self._kept))
-        if self._kept:
-            # What the last convolution makes of halo rows nobody sees; which one it is, the first pass shows.
-            self._kept[-1] = torch.zeros_like(self._kept[-1])
-        self._kept = [self._turns.among(halo) for halo in self._kept]
+            # What the last convolution makes of halo rows nobody sees; which one it is, this first pass has shown.
+            self._of_last_call = [torch.zeros_like(self._turns.among(halo)) for halo in self._kept[-1:]]
+            del self._kept[-1:]
+        self._kept = [*(self._turns.among(halo) for halo in self._kept), *self._of_last_call]
 
     def _make_turns(self, num_hops: int) -> Turns:
         shard = self._shard
@@ -182,15 +183,14 @@ class ReachingAggregator(RememberingAggregator):
         if not self._computes_all:
             kept = self._groups.of_turn(self._kept[number], self._turn)
             return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
-        if self._is_refreshing and number == self._last_call:
-            self._kept.append(torch.zeros_like(halo))
-            raise AllIsKeptError
         operator = self._operator(aggregation)
         sums = operator.local @ own + operator.remote @ halo
         if self._is_refreshing:
             with self._booked():
                 way = self._exchange if self._coder is None else self._coder.route(self._layer)
                 self._kept.append(way.start(sums).wait())
+            if self._last_call is not None and number == self._last_call - 1:
+                raise AllIsKeptError
         return torch.cat([sums, self._kept[number].to(x.dtype)])
 
     @property
