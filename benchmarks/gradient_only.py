@@ -11,7 +11,7 @@ Four hosts of the lab, each one process of one thread, a graph of ogbn-arxiv's s
 model take turns within one run of the hosts, whose links become slower on the way: 1 gbit, 100 mbit, 25 mbit. All hosts
 begin a turn together, and a step takes as long as on the slowest. Before the first turn each way has taken a step, and
 fetched what it needs once. A turn of exact exchange is one epoch. At 25 mbit that may take minutes: there, four of the
-nine models are measured.
+nine models are measured; attention, which computes long, is measured at 100 mbit only.
 
 A turn of `gradient_only` is the refresh with which a super-epoch begins and four steps. An epoch is the mean over the
 whole super-epoch of 20: the refresh, these four, and for each of the others the median of the last three. Switching is

@@ -97,6 +97,24 @@ def test_with_few_labels_two_layers_are_exact_whatever_the_parts_and_compute_few
     assert num_halo_computed == 0 if name == "one layer" else num_halo_computed > 0
 
 
+@pytest.mark.parametrize("turns", ["", "turns=1, ", "turns=3, "])
+def test_many_steps_hold_no_more_than_one(turns):
+    graph = with_few_labels(make_graph())
+
+    def num_parts(transport):
+        strategy = parse_strategy(f"gradient_only({turns}partitioner=random)")
+        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        model = TWO_LAYERS["SAGE dropout"]().double()
+        strategy.attach(model, shard, seed=0)
+        for epoch in range(1, 8):
+            shard = strategy.start_epoch(epoch)
+            strategy.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
+        return len(strategy._grounds.aggregator._parts_of_constants)
+
+    # The features, and their sums.
+    assert max(run_ranks(3, num_parts)) == 2
+
+
 class Summing:
     """The whole graph on one machine, trained as ranks do that keep each other's sums. SAGE by mean."""
 

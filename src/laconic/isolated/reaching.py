@@ -78,8 +78,8 @@ class ReachingAggregator(RememberingAggregator):
         self._turns: Turns | None = None
         self._turn = 0
         self._of_turn: Shard | None = None
-        # Of the turn under way: what was made of constants, with the constant that it is a part of.
-        self._parts_of_constants: dict[int, tuple[Tensor, Tensor]] = {}
+        # Of the turn under way: parts of constants, each with the constant.
+        self._parts_of_constants: list[tuple[Tensor, Tensor]] = []
         self._extended: Shard | None = None
         self._of_last_call: list[Tensor] = []
         self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
@@ -100,7 +100,7 @@ class ReachingAggregator(RememberingAggregator):
         assert self._turns is not None, "a refresh comes before the first step"
         turn = epoch % self._turns.num_turns
         if self._of_turn is None or turn != self._turn:
-            self._turn, self._parts_of_constants = turn, {}
+            self._turn, self._parts_of_constants = turn, []
             self._of_turn = self._rows_of_turn()
         return self._of_turn
 
@@ -130,7 +130,7 @@ class ReachingAggregator(RememberingAggregator):
         try:
             for turn in range(self._groups.num_turns):
                 if turn != own_turn:
-                    self._turn, self._parts_of_constants = turn, {}
+                    self._turn, self._parts_of_constants = turn, []
                     with suppress(AllIsKeptError):
                         run(self._rows_of_turn())
         finally:
@@ -222,15 +222,17 @@ class ReachingAggregator(RememberingAggregator):
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
         """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
+        for part, of in self._parts_of_constants:
+            if of is whole:
+                return part
         rows = self._groups.halo if self._is_ahead else self._groups.rows
         part = rows(whole, self._turn)
-        self._parts_of_constants[id(part)] = (part, whole)
+        self._parts_of_constants.append((part, whole))
         return part
 
     def _constant_of(self, x: Tensor) -> Tensor:
         """Returns the constant that x is a part of, (N + H, F); x itself if it is of none."""
-        part, whole = self._parts_of_constants.get(id(x), (None, x))
-        return whole if part is x else x
+        return next((whole for part, whole in self._parts_of_constants if part is x), x)
 
     def _with_exact_halo(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of constant rows: the halo's come from their owners, once, as they are."""

@@ -58,8 +58,9 @@ class GradientOnly(Strategy):
         remember: keep the layer inputs of neighbours on other ranks, from a pass at each super-epoch's start.
         keep: sums, what neighbours aggregated, from which their rows are computed here with today's weights; rows, the
             layer inputs of neighbours, as they were; or auto: sums for models and batches that it can be done for.
-        turns: with sums, a step computes one in so many rows of neighbours; 1: all of them, which for two layers is
-            exact. By default so many that a step computes no more of them than the rank has rows: 1 if there are fewer.
+        turns: with sums, gradients flow through one in so many rows of neighbours in each step, and count for all; 1:
+            through all of them, which for two layers is exact. By default so many that it is at most twice as many as
+            the rank has rows.
         codec: how what is kept is written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         variable: chunks of other ranks that a rank holds beside its own, other ones in each super-epoch.
         chunks: into how many chunks a graph in memory is cut; one per rank by default. A store has its own number.
