@@ -20,12 +20,13 @@ from tests.equivalence.isolated_runs import (
 from tests.equivalence.test_gradient_only import Weighted
 from tests.equivalence.test_gradient_only_traffic import check_foretold
 from torch import nn
-from torch_geometric.nn import APPNP, GCN, GIN, GraphConv, GraphSAGE, SAGEConv, SGConv
+from torch_geometric.nn import APPNP, GCN, GIN, GINConv, GraphConv, GraphSAGE, SAGEConv, SGConv
 from torch_geometric.utils import scatter
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
+from laconic.errors import UnsupportedModelError
 from laconic.isolated.grounds import RememberedGrounds
 from laconic.strategies import parse_strategy
 
@@ -115,6 +116,81 @@ def test_many_steps_hold_no_more_than_one(turns):
     assert max(run_ranks(3, num_parts)) == 2
 
 
+class DroppedFeatures(nn.Module):
+    """In evaluation the features are constant, in training they are not."""
+
+    def __init__(self, num_layers):
+        super().__init__()
+        self.dropout, self.net = nn.Dropout(0.5), GraphSAGE(IN, 8, num_layers, OUT)
+
+    def forward(self, x, edge_index):
+        return self.net(self.dropout(x), edge_index)
+
+
+@pytest.mark.parametrize("turns", ["", "turns=1, ", "turns=3, "])
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_features_that_are_dropped_have_sums_of_their_own(num_layers, turns):
+    """Of halo rows the sums of whole features are kept; with nothing dropped the loss is that of one machine."""
+    settings, graph = f"{turns}partitioner=random, codec=identity, repartition_every=2", with_few_labels(make_graph())
+    ranks = run_isolated(partial(DroppedFeatures, num_layers), graph, 3, settings, 5, foretold=True)
+    check_foretold(ranks)
+    check_alike(ranks)
+
+    def undropped():
+        model = DroppedFeatures(num_layers)
+        # Not 0, which would leave the very tensor.
+        model.dropout.p = 1e-300
+        return model
+
+    single = run_single(undropped, graph, 1)
+    rank = run_isolated(undropped, graph, 3, settings, 1)[0]
+    assert rank.losses == pytest.approx(single.losses, rel=0, abs=1e-10)
+
+
+def test_a_layer_that_writes_into_what_is_kept_is_refused_on_all_ranks():
+    def build():
+        return Stack(GINConv(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(IN, 8))), GINConv(nn.Linear(8, OUT)))
+
+    with pytest.raises(UnsupportedModelError, match="changes its input in place"):
+        run_isolated(build, make_graph(), 3, "partitioner=random", 1)
+
+
+def test_a_model_that_sums_up_more_often_in_evaluation_is_refused():
+    class Sometimes(GraphSAGE):
+        def forward(self, x, edge_index):
+            out = super().forward(x, edge_index)
+            return out if self.training else self.convs[0](x, edge_index)
+
+    with pytest.raises(UnsupportedModelError, match="2 times in training and 3 times in evaluation"):
+        run_isolated(lambda: Sometimes(IN, 8, 2, OUT), make_graph(), 3, "partitioner=random", 1)
+
+
+def test_what_a_model_counts_of_itself_does_not_depend_on_turns():
+    class Counting(GraphSAGE):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.register_buffer("num_passes", torch.zeros(1))
+
+        def forward(self, x, edge_index):
+            if self.training:
+                self.num_passes += 1
+            return super().forward(x, edge_index)
+
+    graph = make_graph()
+
+    def count(transport):
+        strategy = parse_strategy(f"gradient_only(turns={1 + 2 * transport.rank}, partitioner=random)")
+        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        model = Counting(IN, 8, 2, OUT).double()
+        strategy.attach(model, shard, seed=0)
+        for epoch in range(1, 4):
+            shard = strategy.start_epoch(epoch)
+            strategy.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
+        return model.num_passes.item()
+
+    assert run_ranks(2, count) == [3, 3]
+
+
 class Summing:
     """The whole graph on one machine, trained as ranks do that keep each other's sums. SAGE by mean."""
 
@@ -171,7 +247,9 @@ def halos_of(graph, owner, num_ranks):
     seen_by = [
         seen_from(graph.train_mask & (owner == rank), graph.edge_index, owner == rank) for rank in range(num_ranks)
     ]
-    return [halo[seen[halo]] for halo, seen in zip(halos, seen_by, strict=True)]
+    chosen = [halo[seen[halo]] for halo, seen in zip(halos, seen_by, strict=True)]
+    # Few are not worth leaving out.
+    return [few if len(few) <= 0.9 * len(halo) else halo for few, halo in zip(chosen, halos, strict=True)]
 
 
 def seen_from(rows, edge_index, is_own):

@@ -295,6 +295,8 @@ def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any
     if stand_in.run_first is not None:
         with torch.no_grad():
             stand_in.run_first()
+        # Weights that were cast without gradients are no use to the step.
+        torch.clear_autocast_cache()
     with scope.using_stand_in(stand_in):
         out: Tensor = _keyed_forward(model, stand_in.shard.x, stand_in.shard.edge_index, **weight)
     return out[: own.num_rows]

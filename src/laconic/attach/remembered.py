@@ -80,6 +80,11 @@ class RememberedInputs:
                 self._constants[id(kept.out)] = kept.out
         return kept.out
 
+    @property
+    def are_intact(self) -> bool:
+        """Whether nothing that is kept was changed in place."""
+        return all(kept.is_valid for kept in self._kept.values())
+
     def _num_bytes(self, x: Tensor) -> int:
         num_rows = len(x) if self._num_rows is None else self._num_rows
         return num_rows * math.prod(x.shape[1:]) * x.element_size()

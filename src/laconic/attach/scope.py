@@ -21,7 +21,7 @@ class StandIn:
     The rows that follow are context: the model sees them, and nobody sees what it makes of them.
 
     Args:
-        run_first: called before each forward pass, without gradients.
+        run_first: called before each training pass, without gradients.
     """
 
     shard: Shard

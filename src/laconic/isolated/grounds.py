@@ -80,7 +80,7 @@ class RememberedGrounds(Grounds):
         coder: the ways of what a refresh sends; without one, rows go as they are.
         remote: share of the edges from other ranks that mini-batches are drawn from.
         keeps_sums: keep what neighbours summed up, and compute their rows here.
-        num_turns: of those rows, one in so many in each step; see ReachingAggregator.
+        num_turns: groups of those rows, see ReachingAggregator.
     """
 
     def __init__(
@@ -130,8 +130,15 @@ class RememberedGrounds(Grounds):
         self._attachment.train_on(StandIn(shard, self.aggregator, lambda: self.aggregator.run_ahead(self._run_on)))
 
     def _run_on(self, shard: Shard) -> None:
-        with self._attachment.ahead_of_step(shard, self.aggregator):
-            run_model(self._attachment.model, shard)
+        model = self._attachment.model
+        before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        try:
+            with self._attachment.ahead_of_step(shard, self.aggregator):
+                run_model(model, shard)
+        finally:
+            # How many passes there are differs between ranks: what a model counts of itself must not.
+            for buffer, value in before:
+                buffer.copy_(value)
 
     @property
     def drawn_from(self) -> Shard:
@@ -156,6 +163,9 @@ class RememberedGrounds(Grounds):
         try:
             with torch.no_grad(), self._attachment.using(shard, self.aggregator), self.aggregator.refreshing():
                 run_model(model, shard)
+            model.train()
+            with torch.no_grad():
+                self.aggregator.after_refresh(self._run_on)
         finally:
             model.train(was_training)
 

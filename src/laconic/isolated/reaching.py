@@ -5,16 +5,16 @@ last refresh. From there on everything is computed here as it is there, with the
 gradients flow through it. The first layer sums the graph's own features, which never change: its rows are exact, and so
 is a model of two layers, gradients included; it needs no refresh.
 
-Halo rows that no training row sees, over as many hops as the model has layers, are not computed: the loss does not
-depend on them. Where the others are many they take turns, which bounds memory and saves time: in each step gradients
-flow through one group of them, and count for all groups; the rows of the others are computed ahead of it, without
-gradients, one group after the other. So the loss is the same as without turns, and its gradient is on average. Which
-group it is follows from the epoch alone: a run that is taken up goes on as if it had never stopped.
+Halo rows that no training row sees, over as many hops as the model sums up what changes, are not computed: the loss
+does not depend on them. Where the others are many they take turns, which bounds memory and saves time: in each step
+gradients flow through one group of them, and count for all groups; the rows of the others are computed ahead of it,
+without gradients, one group after the other. So the loss is the same as without turns, and its gradient is on average.
+Which group it is follows from the epoch alone: a run that is taken up goes on as if it had never stopped.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -32,6 +32,7 @@ from laconic.isolated.batch import with_halo_rows
 from laconic.isolated.fixed_operators import why_not_fixed
 from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator, plus_constant
 from laconic.isolated.turns import TurnOperator, Turns, halo_seen, turns_for
+from laconic.isolated.view import padded
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
@@ -61,8 +62,26 @@ def check_keeps_sums(model: nn.Module) -> None:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some rows of a constant, and how often they had been changed in place when they were taken."""
+
+    rows: Tensor
+    whole: Tensor
+    version: int
+
+    @staticmethod
+    def of(rows: Tensor, whole: Tensor) -> "_Part":
+        return _Part(rows, whole, rows._version)
+
+    @property
+    def is_intact(self) -> bool:
+        return self.rows._version == self.version
+
+
+@final
 class ReachingAggregator(RememberingAggregator):
-    """Owned rows and halo rows in, the same out. Only inside `refreshing` do ranks talk; then all call together.
+    """Owned rows and halo rows in, the same out; ahead of a step halo rows alone. Ranks talk only inside `refreshing`.
 
     For models that `check_keeps_sums` lets through.
 
@@ -78,10 +97,13 @@ class ReachingAggregator(RememberingAggregator):
         self._turns: Turns | None = None
         self._turn = 0
         self._of_turn: Shard | None = None
-        # Of the turn under way: parts of constants, each with the constant.
-        self._parts_of_constants: list[tuple[Tensor, Tensor]] = []
+        # Of the turn under way.
+        self._parts_of_constants: list[_Part] = []
         self._extended: Shard | None = None
-        self._of_last_call: list[Tensor] = []
+        # Numbers of the calls whose sums travel in a refresh; of each call, whether its sums change in training.
+        self._sent: list[int] = []
+        self._changes: list[bool] = []
+        self._is_looking = False
         self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
         # Whether the pass under way computes a group ahead of the step; and what all of them add to the sums of each
         # call, (N, F).
@@ -109,13 +131,12 @@ class ReachingAggregator(RememberingAggregator):
         if self._computes_all:
             return whole
         x = self._part_of_constant(whole.x)
-        rows = self._groups.halo if self._is_ahead else self._groups.rows
         # Behind the rank's own rows there are no labels. Edges are those of all turns: nobody but `linear` knows them.
         return replace(
             whole,
             x=x,
             y=whole.y[: len(x)],
-            node_ids=rows(whole.node_ids, self._turn),
+            node_ids=self._rows_of(whole.node_ids),
             train_mask=whole.train_mask[: len(x)],
             val_mask=whole.val_mask[: len(x)],
             test_mask=whole.test_mask[: len(x)],
@@ -137,24 +158,72 @@ class ReachingAggregator(RememberingAggregator):
             self._turn, self._parts_of_constants, self._is_ahead = own_turn, own_parts, False
 
     @property
-    def num_nodes(self) -> int:
-        return self.trained_on.num_rows
-
-    @property
     def needs_refresh(self) -> bool:
-        # Of the last sum that changes, halo rows are seen by nobody: there have to be others.
-        return self._turns is None or len(self._kept) > 1
+        # Of the last sums that travel, halo rows are seen by nobody: there have to be others.
+        return self._turns is None or len(self._sent) > 1
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
+        before = self._kept
         with super().refreshing():
             yield
-        if self._turns is None:
-            self._turns = self._make_turns(num_hops=len(self._kept))
-            # What the last convolution makes of halo rows nobody sees; which one it is, this first pass has shown.
-            self._of_last_call = [torch.zeros_like(self._turns.among(halo)) for halo in self._kept[-1:]]
-            del self._kept[-1:]
-        self._kept = [*(self._turns.among(halo) for halo in self._kept), *self._of_last_call]
+        if self._turns is not None:
+            # The pass ended with the last sums that anybody sees: what comes after them stays.
+            now = [self._turns.among(halo) for halo in self._kept]
+            self._kept = [*now, *before[len(now) :]]
+
+    def after_refresh(self, run: Callable[[Shard], None]) -> None:
+        if self._turns is not None:
+            return
+        self._look_at_training(run)
+        self._turns = self._make_turns(num_hops=sum(self._changes))
+        self._kept = [self._turns.among(halo) for halo in self._kept]
+
+    def _look_at_training(self, run: Callable[[Shard], None]) -> None:
+        """Runs a single row in training mode: with dropout of the features their sums change as well."""
+        whole = self.trained_on
+        self._check_intact()
+        row = self._one_row_of(whole.x)
+        nobody = torch.zeros(1, dtype=torch.bool)
+        self._is_looking, self._changes = True, []
+        try:
+            run(
+                replace(
+                    whole,
+                    x=row,
+                    y=padded(whole.y[:1], 1),
+                    node_ids=torch.zeros(1, dtype=torch.int64),
+                    train_mask=nobody,
+                    val_mask=nobody,
+                    test_mask=nobody,
+                )
+            )
+        finally:
+            self._is_looking, self._parts_of_constants = False, []
+        if len(self._changes) != len(self._kept):
+            raise UnsupportedModelError(
+                f"The model sums up neighbours {len(self._changes)} times in training and {len(self._kept)} times in "
+                "evaluation, and what is kept of them would be taken for something else. Use keep=rows."
+            )
+
+    def _look_at(self, aggregation: Linear, x: Tensor) -> Tensor:
+        self._changes.append(not self.is_remembered(x))
+        if self._changes[-1]:
+            return torch.ones_like(x)
+        return self._one_row_of(self._sums_of_constant(aggregation, x))
+
+    def _one_row_of(self, whole: Tensor) -> Tensor:
+        row = whole.new_ones(1, *whole.shape[1:])
+        self._parts_of_constants.append(_Part.of(row, whole))
+        return row
+
+    def _check_intact(self) -> None:
+        if not self._constants.are_intact:
+            # Some ranks hand out what is kept, some copies of it: only some would notice.
+            raise UnsupportedModelError(
+                "A layer changes its input in place (inplace=True), and that was what is kept of neighbours. Leave "
+                "inplace out, or use keep=rows."
+            )
 
     def _make_turns(self, num_hops: int) -> Turns:
         shard = self._shard
@@ -171,12 +240,14 @@ class ReachingAggregator(RememberingAggregator):
         return self._constants.covers(self._constant_of(x))
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
-        if self.is_remembered(x):
-            whole = self._constants.recall(
-                aggregation, self._constant_of(x), lambda rows: self._with_exact_halo(aggregation, rows)
-            )
-            return whole if self._computes_all else self._part_of_constant(whole)
         number, self._next = self._next, self._next + 1
+        if self._is_looking:
+            return self._look_at(aggregation, x)
+        if self.is_remembered(x):
+            whole = self._sums_of_constant(aggregation, x)
+            if self._is_refreshing:
+                self._kept.append(self._parts(whole)[1])
+            return whole if self._computes_all else self._part_of_constant(whole)
         if self._is_ahead:
             return self._count_ahead(number, aggregation, x)
         own, halo = self._parts(x)
@@ -186,12 +257,24 @@ class ReachingAggregator(RememberingAggregator):
         operator = self._operator(aggregation)
         sums = operator.local @ own + operator.remote @ halo
         if self._is_refreshing:
-            with self._booked():
-                way = self._exchange if self._coder is None else self._coder.route(self._layer)
-                self._kept.append(way.start(sums).wait())
-            if self._last_call is not None and number == self._last_call - 1:
-                raise AllIsKeptError
+            self._keep_sums(number, sums)
         return torch.cat([sums, self._kept[number].to(x.dtype)])
+
+    def _keep_sums(self, number: int, sums: Tensor) -> None:
+        """Fetches the sums that owners of halo rows made in the call `number`; they got theirs of us."""
+        with self._booked():
+            way = self._exchange if self._coder is None else self._coder.route(self._layer)
+            self._kept.append(way.start(sums).wait())
+        if self._turns is None:
+            self._sent.append(number)
+        elif number == self._sent[-2]:
+            raise AllIsKeptError
+
+    def _sums_of_constant(self, aggregation: Linear, x: Tensor) -> Tensor:
+        """Returns the sums of the constant that x is a part of, (N + H, F)."""
+        return self._constants.recall(
+            aggregation, self._constant_of(x), lambda rows: self._with_exact_halo(aggregation, rows)
+        )
 
     @property
     def _computes_all(self) -> bool:
@@ -209,8 +292,9 @@ class ReachingAggregator(RememberingAggregator):
     def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
         """Returns the sums of owned rows, (N, F); right for those that training rows see."""
         sums = self._operator(aggregation).local @ own
-        if number in self._from_others:
-            sums = plus_constant(sums, self._from_others[number])
+        others = self._from_others.pop(number, None)
+        if others is not None:
+            sums = plus_constant(sums, others)
         return sums + self._columns(aggregation).multiply(halo)
 
     def _columns(self, aggregation: Linear) -> TurnOperator:
@@ -222,17 +306,20 @@ class ReachingAggregator(RememberingAggregator):
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
         """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
-        for part, of in self._parts_of_constants:
-            if of is whole:
-                return part
-        rows = self._groups.halo if self._is_ahead else self._groups.rows
-        part = rows(whole, self._turn)
-        self._parts_of_constants.append((part, whole))
-        return part
+        for part in self._parts_of_constants:
+            if part.whole is whole and part.is_intact:
+                return part.rows
+        rows = self._rows_of(whole)
+        self._parts_of_constants.append(_Part.of(rows, whole))
+        return rows
+
+    def _rows_of(self, whole: Tensor) -> Tensor:
+        groups = self._groups
+        return groups.halo(whole, self._turn) if self._is_ahead else groups.rows(whole, self._turn)
 
     def _constant_of(self, x: Tensor) -> Tensor:
         """Returns the constant that x is a part of, (N + H, F); x itself if it is of none."""
-        return next((whole for part, whole in self._parts_of_constants if part is x), x)
+        return next((part.whole for part in self._parts_of_constants if part.rows is x and part.is_intact), x)
 
     def _with_exact_halo(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of constant rows: the halo's come from their owners, once, as they are."""

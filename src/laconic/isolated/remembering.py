@@ -61,6 +61,13 @@ class RememberingAggregator(Aggregator):
         """Returns the rows that the steps of an epoch run on."""
         return self.trained_on
 
+    def after_refresh(self, run: Callable[[Shard], None]) -> None:
+        """Called after each refresh, in training mode and without gradients.
+
+        Args:
+            run: runs the model on rows, with this aggregator.
+        """
+
     def run_ahead(self, run: Callable[[Shard], None]) -> None:
         """Runs, before each step and without gradients, what the step needs: here nothing.
 

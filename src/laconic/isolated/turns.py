@@ -1,4 +1,4 @@
-"""Turns: halo rows in groups, one of which a step computes: every k-th of the rows that training rows see."""
+"""Turns: halo rows that training rows see, in groups; in a step gradients flow through one of them, every k-th row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ from laconic.graph.operators.slices import columns_of
 # Halo rows through which gradients flow in a step, at most, over owned rows. More groups save little time, as the rows
 # of all of them are computed anyway, and make gradients noisier; METIS parts of most graphs need one group.
 _MOST_OVER_OWNED = 2
+# Above this share, leaving out what nobody sees saves less than the copies of the rest cost.
+_WORTH_CHOOSING = 0.9
 
 
 def turns_for(num_owned: int, num_halo: int) -> int:
@@ -28,7 +30,7 @@ def turns_for(num_owned: int, num_halo: int) -> int:
 
 
 def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) -> NDArray[np.int64] | None:
-    """Returns which halo rows are seen within `num_hops` hops, the last of which leads to them; None if all are.
+    """Returns which halo rows are seen within `num_hops` hops, the last of which leads to them; None if most are.
 
     What a halo row is computed from is kept: nobody sees further by way of it.
 
@@ -43,7 +45,7 @@ def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) ->
     for _ in range(num_hops):
         seen[sources[seen[targets]]] = True
     halo = seen[num_owned:]
-    return None if halo.all() else np.flatnonzero(halo)
+    return np.flatnonzero(halo) if halo.sum() <= _WORTH_CHOOSING * len(halo) and len(halo) else None
 
 
 @final

@@ -38,7 +38,7 @@ def check_settings(strategy: "GradientOnly") -> None:
             f"only. Leave it out."
         )
     if strategy.turns is not None and strategy.turns < 1:
-        raise ConfigError(f"turns should be 1 (all rows in every step) or more; got {strategy.turns}.")
+        raise ConfigError(f"turns should be 1 (no turns) or more; got {strategy.turns}.")
     if not strategy.remember and strategy.codec != type(strategy).codec:
         raise ConfigError(
             f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."
