@@ -57,7 +57,8 @@ class GradientOnly(Strategy):
         gradual: the first super-epochs have 1, 2, 4, ... epochs, as weights move fastest then; with remember only.
         remember: keep the layer inputs of neighbours on other ranks, from a pass at each super-epoch's start.
         keep: sums, what neighbours aggregated, from which their rows are computed here with today's weights; rows, the
-            layer inputs of neighbours, as they were; or auto: sums for models and batches that it can be done for.
+            layer inputs of neighbours, as they were; or auto: sums for models and batches that it can be done for. With
+            sums, losses have to be over training nodes: what others get in training may lack neighbours.
         turns: with sums, gradients flow through one in so many rows of neighbours in each step, and count for all; 1:
             through all of them, which for two layers is exact. By default so many that it is at most twice as many as
             the rank has rows.
