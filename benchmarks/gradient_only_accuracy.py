@@ -14,7 +14,8 @@ ranks with the same chunks; `single` is what they are compared with. Every score
 
 To hold the whole within an hour of two cores, 4 random chunks and 2 layers have all seeds of a graph and other rows
 half of them (large graphs have few seeds anyway), and the columns beside `single`, remembered and isolated are measured
-for three rows, UW to sweep with NUM_SEEDS_ABLATED seeds; rows and turns=1 for one more. "Gap" is `single` minus isolated.
+for three rows, UW to sweep with NUM_SEEDS_ABLATED seeds; rows and turns=1 for one more. "Gap" is `single` minus
+isolated.
 
 Bias: the distance of the gradient of the first step from that of the whole graph, over its length, without dropout: of
 one super-epoch, and of the mean over a sweep.
