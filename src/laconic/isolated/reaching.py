@@ -116,6 +116,8 @@ class ReachingAggregator(RememberingAggregator):
         if self._extended is None:
             self._extended = with_halo_rows(self._shard, self.halo_features, share=1.0, key=())
             self._constants = RememberedInputs(self._extended.x, num_rows=self._placement.largest_num_rows)
+            # The halo's features are in there; nobody asks for them alone again.
+            self._of_constants.clear()
         return self._extended
 
     def take_turn(self, epoch: int) -> Shard:
