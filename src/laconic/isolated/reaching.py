@@ -171,7 +171,7 @@ class ReachingAggregator(RememberingAggregator):
             yield
         if self._turns is not None:
             # The pass ended with the last sums that anybody sees: what comes after them stays.
-            now = [self._turns.among(halo) for halo in self._kept]
+            now = self._among_those_seen(self._kept)
             self._kept = [*now, *before[len(now) :]]
 
     def after_refresh(self, run: Callable[[Shard], None]) -> None:
@@ -179,7 +179,14 @@ class ReachingAggregator(RememberingAggregator):
             return
         self._look_at_training(run)
         self._turns = self._make_turns(num_hops=sum(self._changes))
-        self._kept = [self._turns.among(halo) for halo in self._kept]
+        self._kept = self._among_those_seen(self._kept)
+
+    def _among_those_seen(self, kept: list[Tensor]) -> list[Tensor]:
+        """Returns what is kept of the halo rows that take part; constant sums, which nobody reads, as they are."""
+        return [
+            self._groups.among(halo) if changes else halo
+            for halo, changes in zip(kept, self._changes[: len(kept)], strict=True)
+        ]
 
     def _look_at_training(self, run: Callable[[Shard], None]) -> None:
         """Runs a single row in training mode: with dropout of the features their sums change as well."""
