@@ -43,7 +43,6 @@ FULL, OURS, FEEDBACK = "full", "ours", "feedback"
 EPOCHS, NUM_RANKS, DROPOUT = 100, 4, 0.5
 SUBSET, QUANTIZE = "codec=subset, schedule=", "codec=quantize, schedule="
 LINEAR = f"{SUBSET}linear(slope=5.0, most={{rate}}, epochs={EPOCHS})"
-LINEAR = f"{SUBSET}linear(slope=5.0, most={{rate}}, epochs={EPOCHS})"
 SCHEDULES = {
     "constant 8": f"{SUBSET}constant(value=8.0)",
     "linear, slope 5": LINEAR.format(rate=64.0),

@@ -32,7 +32,6 @@ from laconic.isolated.batch import with_halo_rows
 from laconic.isolated.fixed_operators import why_not_fixed
 from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator, plus_constant
 from laconic.isolated.turns import TurnOperator, Turns, halo_seen, turns_for
-from laconic.isolated.view import padded
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
@@ -132,16 +131,22 @@ class ReachingAggregator(RememberingAggregator):
         whole = self.trained_on
         if self._computes_all:
             return whole
-        x = self._part_of_constant(whole.x)
-        # Behind the rank's own rows there are no labels. Edges are those of all turns: nobody but `linear` knows them.
+        return self._shard_of(self._part_of_constant(whole.x), self._rows_of(whole.node_ids))
+
+    def _shard_of(self, x: Tensor, node_ids: Tensor) -> Shard:
+        """Returns a shard of some of the rows. Behind the rank's own there are no labels.
+
+        Edges are those of all rows: nobody but `linear` knows them.
+        """
+        whole, num_rows = self.trained_on, len(x)
         return replace(
             whole,
             x=x,
-            y=whole.y[: len(x)],
-            node_ids=self._rows_of(whole.node_ids),
-            train_mask=whole.train_mask[: len(x)],
-            val_mask=whole.val_mask[: len(x)],
-            test_mask=whole.test_mask[: len(x)],
+            y=whole.y[:num_rows],
+            node_ids=node_ids,
+            train_mask=whole.train_mask[:num_rows],
+            val_mask=whole.val_mask[:num_rows],
+            test_mask=whole.test_mask[:num_rows],
         )
 
     def run_ahead(self, run: Callable[[Shard], None]) -> None:
@@ -192,21 +197,9 @@ class ReachingAggregator(RememberingAggregator):
         """Runs a single row in training mode: with dropout of the features their sums change as well."""
         whole = self.trained_on
         self._check_intact()
-        row = self._one_row_of(whole.x)
-        nobody = torch.zeros(1, dtype=torch.bool)
         self._is_looking, self._changes = True, []
         try:
-            run(
-                replace(
-                    whole,
-                    x=row,
-                    y=padded(whole.y[:1], 1),
-                    node_ids=torch.zeros(1, dtype=torch.int64),
-                    train_mask=nobody,
-                    val_mask=nobody,
-                    test_mask=nobody,
-                )
-            )
+            run(self._shard_of(self._one_row_of(whole.x), whole.node_ids[:1]))
         finally:
             self._is_looking, self._parts_of_constants = False, []
         if len(self._changes) != len(self._kept):
@@ -222,7 +215,8 @@ class ReachingAggregator(RememberingAggregator):
         return self._one_row_of(self._sums_of_constant(aggregation, x))
 
     def _one_row_of(self, whole: Tensor) -> Tensor:
-        row = whole.new_ones(1, *whole.shape[1:])
+        # None on a rank that has none.
+        row = torch.ones_like(whole[:1])
         self._parts_of_constants.append(_Part.of(row, whole))
         return row
 

@@ -70,7 +70,7 @@ class Turns:
 
     def among(self, halo: Tensor) -> Tensor:
         """Returns those of all halo rows that take part."""
-        return halo if self.taking_part is None else halo[torch.from_numpy(self.taking_part)]
+        return halo if self.taking_part is None else halo[self.taking_part]
 
     def of_turn(self, rows: Tensor, turn: int) -> Tensor:
         """Returns those of the rows that take part that are of the group `turn`, (G, F)."""
@@ -78,9 +78,7 @@ class Turns:
 
     def halo(self, whole: Tensor, turn: int) -> Tensor:
         """Returns the group `turn`, of owned and all halo rows; (G, F)."""
-        columns = self.columns(turn)
-        halo = whole[self.num_owned :]
-        return halo[columns] if isinstance(columns, slice) else halo[torch.from_numpy(columns)]
+        return whole[self.num_owned :][self.columns(turn)]
 
     def rows(self, whole: Tensor, turn: int) -> Tensor:
         """Returns the owned rows and the group `turn`, of owned and all halo rows; (N + G, F)."""
@@ -117,6 +115,8 @@ class TurnOperator:
 
         Their gradient counts for all groups: over all turns that is each one's own, on average.
         """
+        if self.turns.num_turns == 1:
+            return self.block @ rows
         return _multiply(rows, self.block, self.turns.num_turns)
 
 
@@ -128,7 +128,7 @@ class _Multiply(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return (ctx.block.transposed @ grads[0]) * ctx.factor, None, None
+        return (ctx.block.transposed @ grads[0]).mul_(ctx.factor), None, None
 
 
 # Torch leaves `apply` untyped.
