@@ -194,10 +194,12 @@ def test_what_a_model_counts_of_itself_does_not_depend_on_turns():
 class Summing:
     """The whole graph on one machine, trained as ranks do that keep each other's sums. SAGE by mean."""
 
-    def __init__(self, model, graph, owner, num_ranks, num_turns):
+    def __init__(self, model, graph, owner, num_ranks, num_turns, reach=1):
         self.model, self.graph, self.num_turns = model, graph, num_turns
         self.masks = [(owner == rank)[:, None] for rank in range(num_ranks)]
         self.halos = halos_of(graph, owner, num_ranks)
+        # Rows whose sums are made in every step.
+        self.summed = [mask | seen_from(graph.train_mask & mask[:, 0], graph, reach - 1) for mask in self.masks]
 
     def mean(self, x):
         source, target = self.graph.edge_index
@@ -221,15 +223,15 @@ class Summing:
 
     def loss(self, epoch):
         graph, total, every = self.graph, 0.0, self.num_turns
-        for mask, halo in zip(self.masks, self.halos, strict=True):
-            group = torch.zeros_like(mask)
+        for mask, halo, summed in zip(self.masks, self.halos, self.summed, strict=True):
+            group = torch.zeros_like(mask) if every > 1 else torch.ones_like(mask)
             group[halo[epoch % every :: every]] = True
 
             def rows_of(x, own=mask, group=group):
                 counting_for_all = x.detach() + every * (x - x.detach())
                 return torch.where(own, x, torch.where(group, counting_for_all, x.detach()))
 
-            out = self.run(rows_of, lambda number, sums, own=mask: torch.where(own, sums, self.sums[number]))
+            out = self.run(rows_of, lambda number, sums, here=summed: torch.where(here, sums, self.sums[number]))
             rows = graph.train_mask & mask[:, 0]
             total = total + F.cross_entropy(out[rows], graph.y[rows], reduction="sum")
         return total / graph.train_mask.sum()
@@ -245,20 +247,21 @@ def halos_of(graph, owner, num_ranks):
     row_of = {node: row for row, node in enumerate(graph.node_ids.tolist())}
     halos = [torch.tensor([row_of[node] for node in halo.tolist()]) for halo in run_ranks(num_ranks, halo_of)]
     seen_by = [
-        seen_from(graph.train_mask & (owner == rank), graph.edge_index, owner == rank) for rank in range(num_ranks)
+        seen_from(graph.train_mask & (owner == rank), graph, 3, by_way_of=owner == rank)[:, 0]
+        for rank in range(num_ranks)
     ]
     chosen = [halo[seen[halo]] for halo, seen in zip(halos, seen_by, strict=True)]
     # Few are not worth leaving out.
     return [few if len(few) <= 0.9 * len(halo) else halo for few, halo in zip(chosen, halos, strict=True)]
 
 
-def seen_from(rows, edge_index, is_own):
-    """All that rows see over three edges, of which but the last begin and end with own rows."""
-    source, target = edge_index
-    for _ in range(3):
+def seen_from(rows, graph, num_edges, by_way_of=True):
+    """All that rows see over so many edges, (N, 1)."""
+    source, target = graph.edge_index
+    for _ in range(num_edges):
         rows = rows.clone()
-        rows[source[(rows & is_own)[target]]] = True
-    return rows
+        rows[source[(rows & by_way_of)[target]]] = True
+    return rows[:, None]
 
 
 def with_few_labels(graph):
@@ -266,9 +269,9 @@ def with_few_labels(graph):
 
 
 @pytest.mark.parametrize("has_few_labels", [False, True])
-@pytest.mark.parametrize(("num_ranks", "num_turns"), [(2, 1), (3, 1), (3, 2), (2, 5)])
-def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(num_ranks, num_turns, has_few_labels):
-    """With several turns, gradients flow through the rows of one group, and count for all."""
+@pytest.mark.parametrize(("num_ranks", "num_turns", "reach"), [(2, 1, 1), (3, 1, 1), (3, 2, 1), (2, 5, 1), (3, 1, 2)])
+def test_of_deeper_layers_old_sums_of_halo_rows_are_kept(num_ranks, num_turns, reach, has_few_labels):
+    """Weights are today's. With several turns, gradients flow through the rows of one group, and count for all."""
 
     def build():
         return Stack(SAGEConv(IN, 8), nn.ReLU(), SAGEConv(8, 8), nn.Tanh(), SAGEConv(8, 8), nn.ReLU(), SAGEConv(8, OUT))
@@ -276,8 +279,11 @@ def test_of_deeper_layers_the_sums_of_halo_rows_are_old_and_the_weights_are_not(
     graph, epochs, every = make_graph(), 7, 3
     graph = with_few_labels(graph) if has_few_labels else graph
     plain = models_of(build, 1)[0]
-    reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks, num_turns)
-    settings = f"{SUMS}, repartition_every={every}, gradual=False, codec=identity".replace("=1", f"={num_turns}", 1)
+    reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks, num_turns, reach)
+    settings = (
+        f"turns={num_turns}, reach={reach}, partitioner=random, repartition_every={every}, gradual=False, "
+        "codec=identity"
+    )
     rank = run_isolated(build, graph, num_ranks, settings, epochs)[0]
 
     def loss_of(epoch):
@@ -331,11 +337,11 @@ def test_with_turns_the_first_loss_of_two_layers_is_that_of_one_machine(name):
         assert rank.losses == pytest.approx(single.losses, rel=0, abs=1e-10)
 
 
-@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("kept", ["turns=1, reach=1", "turns=3, reach=1", "turns=1, reach=2", "keep=sums"])
 @pytest.mark.parametrize("codec", ["identity", "quantize(bits=4, stochastic=False)"])
 @pytest.mark.parametrize("name", MORE_LAYERS)
-def test_every_epoch_costs_what_was_predicted(name, codec, turns):
-    settings = f"keep=sums, partitioner=random, turns={turns}, repartition_every=2, codec={codec}"
+def test_every_epoch_costs_what_was_predicted(name, codec, kept):
+    settings = f"{kept}, partitioner=random, repartition_every=2, codec={codec}"
     ranks = run_isolated(MORE_LAYERS[name], make_graph(), 3, settings, 5, foretold=True)
     check_foretold(ranks)
     check_alike(ranks)
@@ -351,12 +357,14 @@ def test_two_layers_send_nothing_but_gradients_after_the_first_epoch():
 
 
 @pytest.mark.parametrize(
-    ("num_layers", "turns", "num_refreshes"), [(1, 1, 1), (2, 1, 1), (3, 1, 4), (2, 2, 1), (3, 2, 4)]
+    ("num_layers", "turns", "reach", "num_refreshes"),
+    [(1, 1, 1, 1), (2, 1, 1, 1), (3, 1, 1, 4), (3, 1, 2, 1), (4, 1, 2, 4), (2, 2, 1, 1), (3, 2, 1, 4)],
 )
-def test_a_pass_that_would_bring_nothing_is_not_made(num_layers, turns, num_refreshes, monkeypatch):
+def test_a_pass_that_would_bring_nothing_is_not_made(num_layers, turns, reach, num_refreshes, monkeypatch):
     passes, run = [], RememberedGrounds._run
     monkeypatch.setattr(RememberedGrounds, "_run", lambda *given: (passes.append(1), run(*given)))
-    settings = f"turns={turns}, partitioner=random, repartition_every=1"
+    settings = f"turns={turns}, reach={reach}, partitioner=random, repartition_every=1"
     ranks = run_isolated(lambda: GraphSAGE(IN, 8, num_layers, OUT), make_graph(), 2, settings, 4)
     check_alike(ranks)
-    assert len(passes) == 2 * num_refreshes
+    # One more, of few rows, shows how far the model sees.
+    assert len(passes) == 2 * (1 + num_refreshes)

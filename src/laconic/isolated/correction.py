@@ -41,10 +41,10 @@ class Correction:
         combination: of ranks, as in `factors`.
     """
 
-    kind: CorrectionKind
-    num_hops: int
-    shrinkage: float | Literal["auto"]
-    combination: Combination
+    kind: CorrectionKind = "none"
+    num_hops: int = 1
+    shrinkage: float | Literal["auto"] = 0.0
+    combination: Combination = "self_normalised"
 
     def __post_init__(self) -> None:
         if self.kind not in CORRECTIONS:

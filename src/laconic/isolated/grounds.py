@@ -25,6 +25,7 @@ from laconic.isolated.coverage import CoverageSummary
 from laconic.isolated.reaching import ReachingAggregator
 from laconic.isolated.remembering import RememberingAggregator
 from laconic.isolated.sweeper import Sweeper
+from laconic.isolated.vicinity import Vicinity
 from laconic.records import CoverageRecord
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class RememberedGrounds(Grounds):
         remote: share of the edges from other ranks that mini-batches are drawn from.
         keeps_sums: keep what neighbours summed up, and compute their rows here.
         num_turns: groups of those rows, see ReachingAggregator.
+        vicinity: with sums, what is computed here; by default the rank's own rows and their halo.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class RememberedGrounds(Grounds):
         remote: float = 1.0,
         keeps_sums: bool = False,
         num_turns: int | None = None,
+        vicinity: Vicinity | None = None,
     ) -> None:
         self._attachment = attachment
         self._remote = remote
@@ -101,8 +104,11 @@ class RememberedGrounds(Grounds):
         self._placement = placement
         self.correction = correction
         self.keeps_sums = keeps_sums
+        self.vicinity = vicinity or Vicinity(placement, reach=1, is_whole=False)
         self.aggregator: RememberingAggregator = (
-            ReachingAggregator(placement, coder, num_turns) if keeps_sums else RememberingAggregator(placement, coder)
+            ReachingAggregator(self.vicinity.placement, coder, num_turns, is_whole=self.vicinity.is_whole)
+            if keeps_sums
+            else RememberingAggregator(placement, coder)
         )
         self.shard = placement.shard
         self.row_factors = None

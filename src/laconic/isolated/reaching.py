@@ -56,7 +56,8 @@ def check_keeps_sums(model: nn.Module) -> None:
     reason = why_not_sums(model)
     if reason is not None:
         raise UnsupportedModelError(
-            f"keep=sums, and turns with it, cannot compute halo rows: {reason}. Use keep=rows, or leave both out."
+            f"keep=sums, and turns and reach with it, cannot compute halo rows: {reason}. Use keep=rows, or leave them "
+            f"out."
         )
 
 
@@ -87,11 +88,20 @@ class ReachingAggregator(RememberingAggregator):
     Args:
         coder: as for RememberingAggregator.
         num_turns: groups of halo rows, one of which a step computes with gradients. By default `turns_for`.
+        is_whole: whether rows of others were taken in as far as the model sees (Vicinity): no sum that counts is old.
     """
 
-    def __init__(self, placement: Placement, coder: Coder | None = None, num_turns: int | None = None) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        coder: Coder | None = None,
+        num_turns: int | None = None,
+        *,
+        is_whole: bool = False,
+    ) -> None:
         super().__init__(placement, coder)
         self._num_turns_given = num_turns
+        self._is_whole = is_whole
         # Known once a pass has shown how many hops the model sees.
         self._turns: Turns | None = None
         self._turn = 0
@@ -167,7 +177,12 @@ class ReachingAggregator(RememberingAggregator):
     @property
     def needs_refresh(self) -> bool:
         # Of the last sums that travel, halo rows are seen by nobody: there have to be others.
-        return self._turns is None or len(self._sent) > 1
+        return self._turns is None or (len(self._sent) > 1 and not self._is_whole)
+
+    @property
+    def num_hops(self) -> int:
+        """How far the model sees what changes in training: how many times it sums that up. Known after a refresh."""
+        return sum(self._changes)
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
@@ -183,7 +198,7 @@ class ReachingAggregator(RememberingAggregator):
         if self._turns is not None:
             return
         self._look_at_training(run)
-        self._turns = self._make_turns(num_hops=sum(self._changes))
+        self._turns = self._make_turns(self.num_hops)
         self._kept = self._among_those_seen(self._kept)
 
     def _among_those_seen(self, kept: list[Tensor]) -> list[Tensor]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from laconic.attach import attach, detached_copy
+from laconic.attach import Attachment, attach, detached_copy
 from laconic.attach.aggregator import LocalAggregator
 from laconic.attach.scope import StandIn
 from laconic.comm.ledger import Ledger
@@ -22,6 +22,7 @@ from laconic.halo.rehearsal import act, stage_of, to_scale
 from laconic.isolated.buffers import combine_buffers
 from laconic.isolated.correction import Correction
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
+from laconic.isolated.reaching import ReachingAggregator
 from laconic.isolated.refresh_coder import RefreshCoder
 from laconic.isolated.super_epochs import SuperEpochs
 from laconic.records import LedgerRecord
@@ -65,11 +66,12 @@ def rehearse(
                 combine_buffers(actor, stage.shard.num_rows, stage.communicator)
 
         attachment.call_before_evaluation(settle)
-        # With a ledger of its own: what goes through a codec is counted by it.
-        recorder = None if coder is None else Recorder(stage_of(placement).exchange)
-        keeps_sums = isinstance(grounds, RememberedGrounds) and grounds.keeps_sums
-        played = RememberedGrounds(attachment, stage, grounds.correction, recorder, keeps_sums=keeps_sums)
+        played, recorder = None, None
         if isinstance(grounds, RememberedGrounds):
+            # With ledgers of their own: other rows travel than in an evaluation, and what is coded the coder counts.
+            if coder is not None:
+                recorder = Recorder(stage_of(grounds.vicinity.placement).exchange)
+            played = _played(grounds, attachment, recorder)
             played.enter(0, 1, is_last=True)
             played.start_epoch(1)
         else:
@@ -80,11 +82,17 @@ def rehearse(
             ledger.take(0)
             if recorder is not None:
                 recorder.exchanges.clear()
-            if isinstance(grounds, RememberedGrounds) and is_start:
-                played.enter(1, epoch, is_last=True)
-                played.start_epoch(epoch)
+            if played is not None:
+                played.vicinity.ledger.take(0)
+                if is_start:
+                    played.enter(1, epoch, is_last=True)
+                    played.start_epoch(epoch)
         act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
         rows = [to_scale(row, stage, placement) for row in ledger.take(epoch)]
+        if played is not None and isinstance(grounds, RememberedGrounds):
+            few, real = played.vicinity, grounds.vicinity
+            kept = [to_scale(row, few.placement, real.placement) for row in few.ledger.take(epoch)]
+            rows = _merged([*rows, *kept])
     once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
     rest = [row for row in rows if row.phase != "setup"]
     if isinstance(grounds, MovingGrounds) and is_start:
@@ -94,6 +102,34 @@ def rehearse(
         coder.count(recorder.exchanges, coded)
         rest = _merged([*rest, *coded.take(epoch)])
     return [*once, *rest]
+
+
+def num_hops_of(model: nn.Module, placement: Placement) -> int:
+    """Returns how many times `model` sums up what changes in training: so many hops of neighbours a loss depends on.
+
+    Raises UnsupportedModelError for a model whose sums cannot be kept for reasons that its modules do not show.
+    """
+    stage = stage_of(placement)
+    actor = detached_copy(model)
+    with torch.random.fork_rng(devices=[]):
+        attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
+        played = RememberedGrounds(attachment, stage, Correction(), keeps_sums=True)
+        played.refresh()
+    assert isinstance(played.aggregator, ReachingAggregator)
+    return played.aggregator.num_hops
+
+
+def _played(grounds: RememberedGrounds, attachment: Attachment, recorder: Recorder | None) -> RememberedGrounds:
+    """Returns the same grounds of a few rows."""
+    stage = stage_of(grounds.vicinity.placement)
+    return RememberedGrounds(
+        attachment,
+        stage,
+        grounds.correction,
+        recorder,
+        keeps_sums=grounds.keeps_sums,
+        vicinity=dataclasses.replace(grounds.vicinity, placement=stage),
+    )
 
 
 def _switch_rows(

@@ -19,14 +19,14 @@ from laconic.graph.operators.slices import columns_of
 
 # Halo rows through which gradients flow in a step, at most, over owned rows. More groups save little time, as the rows
 # of all of them are computed anyway, and make gradients noisier; METIS parts of most graphs need one group.
-_MOST_OVER_OWNED = 2
+MOST_OVER_OWNED = 2
 # Above this share, leaving out what nobody sees saves less than the copies of the rest cost.
 _WORTH_CHOOSING = 0.9
 
 
 def turns_for(num_owned: int, num_halo: int) -> int:
     """Returns in how many groups gradients flow through at most twice as many halo rows as there are owned ones."""
-    return max(1, -(-num_halo // max(_MOST_OVER_OWNED * num_owned, 1)))
+    return max(1, -(-num_halo // max(MOST_OVER_OWNED * num_owned, 1)))
 
 
 def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) -> NDArray[np.int64] | None:

@@ -32,13 +32,15 @@ def check_settings(strategy: "GradientOnly") -> None:
         raise ConfigError(
             f"keep={strategy.keep} is for remembered neighbours, and remember is False. Leave one of them out."
         )
-    if strategy.turns is not None and (not strategy.remember or strategy.keep == "rows"):
-        raise ConfigError(
-            f"turns={strategy.turns} is for neighbours' rows that are computed here, which they are with keep=sums "
-            f"only. Leave it out."
-        )
-    if strategy.turns is not None and strategy.turns < 1:
-        raise ConfigError(f"turns should be 1 (no turns) or more; got {strategy.turns}.")
+    for name, least in (("turns", "1 (no turns)"), ("reach", "1 hop")):
+        value = getattr(strategy, name)
+        if value is not None and (not strategy.remember or strategy.keep == "rows"):
+            raise ConfigError(
+                f"{name}={value} is for neighbours' rows that are computed here, which they are with keep=sums only. "
+                f"Leave it out."
+            )
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} should be {least} or more; got {value}.")
     if not strategy.remember and strategy.codec != type(strategy).codec:
         raise ConfigError(
             f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."

@@ -28,10 +28,11 @@ from laconic.isolated.fixed_operators import check_fixed_operators
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds, warning_of_old_weights
 from laconic.isolated.reaching import check_keeps_sums, why_not_sums
 from laconic.isolated.refresh_coder import RefreshCoder, parse_refresh_codec
-from laconic.isolated.rehearsal import rehearse
+from laconic.isolated.rehearsal import num_hops_of, rehearse
 from laconic.isolated.super_epochs import SuperEpochs
 from laconic.isolated.sweeper import Sweeper
 from laconic.isolated.sweeping import SweepPlan, make_sweeper
+from laconic.isolated.vicinity import Vicinity, find_vicinity
 from laconic.launch.agreement import check_agreement
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.store import Store
@@ -62,6 +63,9 @@ class GradientOnly(Strategy):
         turns: with sums, gradients flow through one in so many rows of neighbours in each step, and count for all; 1:
             through all of them, which for two layers is exact. By default so many that it is at most twice as many as
             the rank has rows.
+        reach: with sums, over how many hops rows of other ranks that training nodes see are computed here, the last of
+            them from sums that are kept; one less than the model has layers is exact. By default as many as add at
+            most twice as many rows as the rank has, and half of those of all others.
         codec: how what is kept is written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         variable: chunks of other ranks that a rank holds beside its own, other ones in each super-epoch.
         chunks: into how many chunks a graph in memory is cut; one per rank by default. A store has its own number.
@@ -87,6 +91,7 @@ class GradientOnly(Strategy):
     remember: bool = True
     keep: Literal["auto", "rows", "sums"] = "auto"
     turns: int | None = None
+    reach: int | None = None
     codec: str = "quantize(bits=4, stochastic=False)"
     variable: int = 0
     chunks: int | None = None
@@ -109,7 +114,6 @@ class GradientOnly(Strategy):
     _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
     _local_steps: LocalSteps | None = field(default=None, init=False, repr=False)
     _is_step_open: bool = field(default=False, init=False, repr=False)
-    _cut: Cut | None = field(default=None, init=False, repr=False)
     _coder: RefreshCoder | None = field(default=None, init=False, repr=False)
     _grounds: Grounds | None = field(default=None, init=False, repr=False)
     _num_epochs: int | None = field(default=None, init=False, repr=False)
@@ -133,7 +137,6 @@ class GradientOnly(Strategy):
         self._placement = place(own, self._chunk_map, communicator)
         if self.remember and not isinstance(self._codec, Identity) and communicator.num_ranks > 1:
             check_agreement(communicator, {"codec": self.codec})
-            self._cut = Cut.of(self._placement)
         return self._placement.shard
 
     def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
@@ -180,6 +183,7 @@ class GradientOnly(Strategy):
         communicator = placement.communicator
         # First: it may be refused, and then the model is left as it was.
         sweeper = None if self.remember else self._make_sweeper()
+        vicinity = self._find_vicinity(model) if self.remember else None
         copy_from_first(model, communicator)
         self._gradients = SharedGradients(model, communicator, reduction=self._reduction, loss_phase="gradients")
         if self.sync_every > 1:
@@ -187,16 +191,18 @@ class GradientOnly(Strategy):
             self._local_steps = LocalSteps(model, communicator, every=self.sync_every, share=share)
         self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
         if sweeper is None:
-            if self._cut is not None:
-                self._coder = RefreshCoder(placement, self._codec, self._cut.counts, seed)
+            if not isinstance(self._codec, Identity) and communicator.num_ranks > 1:
+                kept = placement if vicinity is None else vicinity.placement
+                self._coder = RefreshCoder(kept, self._codec, Cut.of(kept).counts, seed)
             self._grounds = RememberedGrounds(
                 self._attachment,
                 placement,
                 self._correction,
                 self._coder,
                 remote=self.remote,
-                keeps_sums=self._keeps_sums(model),
+                keeps_sums=vicinity is not None,
                 num_turns=self.turns,
+                vicinity=vicinity,
             )
         else:
             is_global = self.correction == "sweep" or self.normalise == "whole"
@@ -347,19 +353,25 @@ class GradientOnly(Strategy):
 
     @property
     def _asks_for_sums(self) -> bool:
-        # Turns are for nothing else: a model that keeps rows would leave them out of account.
-        return self.keep == "sums" or self.turns is not None
+        # Turns and reach are for nothing else: a model that keeps rows would leave them out of account.
+        return self.keep == "sums" or self.turns is not None or self.reach is not None
 
-    def _keeps_sums(self, model: nn.Module) -> bool:
-        if self.keep != "auto" or self._asks_for_sums:
-            return self._asks_for_sums
-        reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
-        if self._placed.communicator.rank == 0 and self._placed.communicator.num_ranks > 1:
-            if reason is None:
-                logger.info("Of neighbours on other ranks, what they aggregated is kept (keep=sums).")
-            else:
-                logger.info("Of neighbours on other ranks, rows are kept (keep=rows): %s.", reason)
-        return reason is None
+    def _find_vicinity(self, model: nn.Module) -> Vicinity | None:
+        """Returns what is computed here in training where sums are kept; None where rows are."""
+        placement = self._placed
+        is_told = placement.communicator.rank == 0 and placement.communicator.num_ranks > 1
+        if self.keep == "rows":
+            return None
+        if not self._asks_for_sums:
+            reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
+            if reason is not None:
+                if is_told:
+                    logger.info("Of neighbours on other ranks, rows are kept (keep=rows): %s.", reason)
+                return None
+        vicinity = find_vicinity(placement, num_hops_of(model, placement), self.reach)
+        if is_told:
+            logger.info("%s (keep=sums).", vicinity)
+        return vicinity
 
     def _make_sweeper(self) -> Sweeper:
         assert self._chunks is not None, "place comes first"

@@ -42,6 +42,8 @@ REFUSED = {
     "remember=False, keep=sums": "keep=sums is for remembered neighbours, and remember is False.",
     "keep=rows, turns=2": "turns=2 is for neighbours' rows that are computed here, which they are with keep=sums only.",
     "turns=0": "turns should be 1 (no turns) or more; got 0.",
+    "remember=False, reach=2": "reach=2 is for neighbours' rows that are computed here",
+    "reach=0": "reach should be 1 hop or more; got 0.",
     "remember=False, codec=cast": "codec=cast is for remembered neighbours, and remember is False.",
     "codec=quantise": "Unknown codec 'quantise'.",
     "codec=error_feedback": "codec error_feedback remembers earlier messages. A run that is taken up makes its last "
@@ -282,7 +284,7 @@ def test_of_a_graph_in_memory_only_the_chunks_that_are_needed_are_cut_out(graph,
             lambda: GAT(4, 8, 2, 3),
             "cannot compute halo rows: convs.0 is a GATConv, and attention decides its weights.",
         ),
-        (lambda: GraphSAGE(4, 8, 2, 3, aggr="max"), "a maximum has no weights. Use keep=rows, or leave both out."),
+        (lambda: GraphSAGE(4, 8, 2, 3, aggr="max"), "a maximum has no weights. Use keep=rows, or leave them out."),
         (lambda: GCN(4, 8, 2, 3, norm="batch_norm"), "its statistics would count halo rows as well. Use keep=rows"),
     ],
 )
@@ -291,8 +293,8 @@ def test_models_whose_halo_rows_cannot_be_computed_are_refused(model, reason):
         check_keeps_sums(model())
 
 
-@pytest.mark.parametrize("spec", ["gradient_only(keep=sums)", "gradient_only(turns=2)"])
-def test_turns_are_never_left_out_of_account(spec, on_ranks, make_graph):
+@pytest.mark.parametrize("spec", ["gradient_only(keep=sums)", "gradient_only(turns=2)", "gradient_only(reach=2)"])
+def test_settings_of_sums_are_never_left_out_of_account(spec, on_ranks, make_graph):
     """A model or batches that keep rows are refused, where `auto` alone would take rows."""
     graph = make_graph()
 

@@ -1,0 +1,88 @@
+"""Rows of other ranks that are computed in full (`reach`): deep models are exact, though only gradients travel."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, make_graph
+from tests.equivalence.isolated_runs import check_equal, parts_of, run_isolated, run_single
+from tests.equivalence.test_gradient_only import Weighted
+from tests.equivalence.test_gradient_only_sums import DroppedFeatures, with_few_labels
+from tests.equivalence.test_gradient_only_traffic import check_foretold
+from torch import nn
+from torch_geometric.nn import APPNP, GCN, GIN, GraphSAGE, SGConv
+
+from laconic.comm.communicator import Communicator
+from laconic.comm.ledger import Ledger
+from laconic.comm.transport import run_ranks
+from laconic.strategies import parse_strategy
+
+# With how many hops they see.
+DEEP = {
+    "GCN-3 dropout": (2, lambda: GCN(IN, 8, 3, OUT, dropout=0.4)),
+    "SAGE-4 dropout": (3, lambda: GraphSAGE(IN, 8, 4, OUT, dropout=0.4)),
+    "SAGE-3 sum, jumping knowledge": (2, lambda: GraphSAGE(IN, 8, 3, OUT, aggr="sum", jk="cat")),
+    "GIN-3": (2, lambda: GIN(IN, 8, 3, OUT)),
+    "SGC": (2, lambda: Stack(SGConv(IN, 8, K=2), nn.Tanh(), SGConv(8, OUT, K=2))),
+    "APPNP": (3, lambda: Stack(nn.Linear(IN, 8), nn.Tanh(), nn.Linear(8, OUT), APPNP(3, 0.1))),
+    "features dropped": (3, partial(DroppedFeatures, 3)),
+}
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_models_on_ranks_are_those_on_one_machine(name, num_ranks):
+    num_hops, build = DEEP[name]
+    graph, settings = make_graph(), f"reach={num_hops}, turns=1, partitioner=random, repartition_every=4"
+    ranks = run_isolated(build, graph, num_ranks, settings, EPOCHS, foretold=True)
+    check_equal(run_single(build, graph, EPOCHS), ranks)
+    check_foretold(ranks)
+    for rank in ranks:
+        assert all(row.phase in ("gradients", "evaluation") for rows in rank.counted[1:] for row in rows)
+
+
+def test_edge_weights_and_ranks_without_nodes_are_no_exception():
+    graph, weighted = make_graph(weighted=True), partial(Weighted, 3)
+    settings = "reach=2, turns=1, partitioner=random"
+    check_equal(run_single(weighted, graph, EPOCHS), run_isolated(weighted, graph, 3, settings, EPOCHS))
+    few = make_graph(5)
+    assert len(set(parts_of(few, 8).tolist())) < 8
+    build = DEEP["GCN-3 dropout"][1]
+    check_equal(run_single(build, few, EPOCHS), run_isolated(build, few, 8, settings, EPOCHS))
+
+
+@pytest.mark.parametrize("name", ["GCN-3 dropout", "SAGE-4 dropout"])
+def test_by_default_few_labels_are_exact(name):
+    build, graph = DEEP[name][1], on_a_ring(make_graph())
+    ranks = run_isolated(build, graph, 3, "partitioner=random, repartition_every=2", EPOCHS, foretold=True)
+    check_equal(run_single(build, graph, EPOCHS), ranks)
+    check_foretold(ranks)
+
+
+def on_a_ring(graph):
+    """Few rows are seen from a few labels, over any number of ranks."""
+    nodes = torch.arange(graph.num_nodes)
+    return replace(with_few_labels(graph), edge_index=torch.stack([nodes, nodes.roll(1)]))
+
+
+def test_by_default_rows_are_taken_in_as_far_as_they_are_few():
+    def vicinity(transport, graph, settings):
+        strategy = parse_strategy(f"gradient_only(partitioner=random{settings})")
+        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        strategy.attach(DEEP["SAGE-4 dropout"][1]().double(), shard, seed=0)
+        found = strategy._grounds.vicinity
+        num_added = found.placement.shard.num_rows - shard.num_rows
+        return found.reach, found.is_whole, num_added
+
+    many, few = make_graph(), on_a_ring(make_graph())
+    for graph, settings, expected in [
+        (many, "", (1, False)),
+        (many, ", reach=2", (2, False)),
+        (many, ", reach=9", (3, True)),
+        (few, "", (3, True)),
+        (few, ", reach=1", (1, False)),
+    ]:
+        found = run_ranks(4, partial(vicinity, graph=graph, settings=settings))
+        assert {(reach, is_whole) for reach, is_whole, _ in found} == {expected}
+        assert (max(num_added for _, _, num_added in found) > 0) == (expected[0] > 1)
