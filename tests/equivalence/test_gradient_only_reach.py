@@ -16,7 +16,9 @@ from torch_geometric.nn import APPNP, GCN, GIN, GraphSAGE, SGConv
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
+from laconic.errors import ConfigError
 from laconic.strategies import parse_strategy
+from laconic.strategies.gradient_only import GradientOnly
 
 # With how many hops they see.
 DEEP = {
@@ -86,3 +88,40 @@ def test_by_default_rows_are_taken_in_as_far_as_they_are_few():
         found = run_ranks(4, partial(vicinity, graph=graph, settings=settings))
         assert {(reach, is_whole) for reach, is_whole, _ in found} == {expected}
         assert (max(num_added for _, _, num_added in found) > 0) == (expected[0] > 1)
+
+
+def hooked_after_attach(model):
+    """Behind a hook a GCN's first Linear comes before its sums, which then change: the model sees a hop more."""
+    for conv in model.convs:
+        conv.lin.register_forward_hook(lambda *given: None)
+
+
+def test_a_model_that_sees_further_than_it_did_when_attached_is_refreshed(monkeypatch):
+    graph, build = make_graph(), lambda: GCN(IN, 8, 2, OUT)
+    attach = GradientOnly.attach
+
+    def attach_and_hook(strategy, model, shard, *, seed):
+        attachment = attach(strategy, model, shard, seed=seed)
+        hooked_after_attach(model)
+        return attachment
+
+    monkeypatch.setattr(GradientOnly, "attach", attach_and_hook)
+    ranks = run_isolated(build, graph, 3, "turns=1, partitioner=random, repartition_every=1, codec=identity", 4)
+    single = run_single(build, graph, 4)
+    # The first loss after a refresh is exact; gradients are not, so later ones only nearly are.
+    assert ranks[0].losses[0] == pytest.approx(single.losses[0], rel=0, abs=1e-10)
+    assert all("repartition" in {row.phase for row in rows} for rows in ranks[0].counted)
+
+
+def test_features_that_change_after_they_were_taken_in_are_refused():
+    graph = make_graph()
+
+    def run(transport):
+        strategy = parse_strategy("gradient_only(reach=2, partitioner=random)")
+        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        strategy.attach(DEEP["GCN-3 dropout"][1]().double(), shard, seed=0)
+        shard.x.mul_(2)
+        with pytest.raises(ConfigError, match="changed in place after the model was attached"):
+            strategy.start_epoch(1)
+
+    run_ranks(3, run)

@@ -106,7 +106,7 @@ class RememberedGrounds(Grounds):
         self.keeps_sums = keeps_sums
         self.vicinity = vicinity or Vicinity(placement, reach=1, is_whole=False)
         self.aggregator: RememberingAggregator = (
-            ReachingAggregator(self.vicinity.placement, coder, num_turns, is_whole=self.vicinity.is_whole)
+            ReachingAggregator(self.vicinity.placement, coder, num_turns, reach=self.vicinity.reach)
             if keeps_sums
             else RememberingAggregator(placement, coder)
         )
@@ -160,6 +160,7 @@ class RememberedGrounds(Grounds):
         """Runs the model once over the whole graph and keeps what ranks get of each other."""
         model = self._attachment.model
         if self.aggregator.needs_refresh:
+            self.vicinity.check_features()
             self._run(model)
         self._refreshed_with = _copied(model)
 

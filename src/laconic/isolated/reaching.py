@@ -88,7 +88,7 @@ class ReachingAggregator(RememberingAggregator):
     Args:
         coder: as for RememberingAggregator.
         num_turns: groups of halo rows, one of which a step computes with gradients. By default `turns_for`.
-        is_whole: whether rows of others were taken in as far as the model sees (Vicinity): no sum that counts is old.
+        reach: hops over which rows of others were taken in (Vicinity); as far as the model sees, no sum grows old.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class ReachingAggregator(RememberingAggregator):
         coder: Coder | None = None,
         num_turns: int | None = None,
         *,
-        is_whole: bool = False,
+        reach: int = 1,
     ) -> None:
         super().__init__(placement, coder)
         self._num_turns_given = num_turns
-        self._is_whole = is_whole
+        self._reach = reach
         # Known once a pass has shown how many hops the model sees.
         self._turns: Turns | None = None
         self._turn = 0
@@ -177,7 +177,7 @@ class ReachingAggregator(RememberingAggregator):
     @property
     def needs_refresh(self) -> bool:
         # Of the last sums that travel, halo rows are seen by nobody: there have to be others.
-        return self._turns is None or (len(self._sent) > 1 and not self._is_whole)
+        return self._turns is None or (len(self._sent) > 1 and self._reach < self.num_hops)
 
     @property
     def num_hops(self) -> int:

@@ -42,10 +42,20 @@ def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) ->
     targets, sources = adjacency.row_of_edge, adjacency.indices
     seen = np.zeros(adjacency.num_columns, bool)
     seen[:num_owned] = seeing
-    for _ in range(num_hops):
-        seen[sources[seen[targets]]] = True
+    mark_seen(seen, sources, targets, num_hops)
     halo = seen[num_owned:]
     return np.flatnonzero(halo) if halo.sum() <= _WORTH_CHOOSING * len(halo) and len(halo) else None
+
+
+def mark_seen(
+    seen: NDArray[np.bool_], sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]], num_hops: int
+) -> None:
+    """Marks what the rows that are marked see within `num_hops` hops, against the direction of edges."""
+    num_seen = -1
+    for _ in range(num_hops):
+        if num_seen == (num_seen := int(seen.sum())):
+            break
+        seen[sources[seen[targets]]] = True
 
 
 @final

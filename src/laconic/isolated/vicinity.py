@@ -17,9 +17,10 @@ from torch import Tensor
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.ledger import Ledger
+from laconic.errors import ConfigError
 from laconic.graph import Adjacency, Shard
 from laconic.halo.placement import Placement
-from laconic.isolated.turns import MOST_OVER_OWNED
+from laconic.isolated.turns import MOST_OVER_OWNED, mark_seen
 from laconic.isolated.view import padded
 from laconic.kernels.compress import as_indices, compress_edges
 
@@ -36,11 +37,21 @@ class Vicinity:
             halo the rows where those begin.
         reach: hops from training rows over which all rows are there, be it as halo; the same on all ranks.
         is_whole: whether that is as far as the model sees.
+        copied: features of the rank's own rows that others have taken in, and how often they had been changed in place.
     """
 
     placement: Placement
     reach: int
     is_whole: bool
+    copied: tuple[Tensor, int] | None = None
+
+    def check_features(self) -> None:
+        """Raises ConfigError if features were changed in place since others took them in."""
+        if self.copied is not None and self.copied[0]._version != self.copied[1]:
+            raise ConfigError(
+                "The features were changed in place after the model was attached, and other ranks have taken them in "
+                "before. Change them before the model is attached, or use reach=1."
+            )
 
     @property
     def ledger(self) -> Ledger:
@@ -61,17 +72,20 @@ def find_vicinity(placement: Placement, num_hops: int, reach: int | None = None)
         reach: how far to go at most. By default as far as the rows of others that are computed then are at most twice
             as many as a rank has, and at most half of all that others have, on every rank.
     """
+    limit = num_hops if reach is None else min(num_hops, reach)
+    if limit <= 1 or placement.communicator.num_ranks == 1:
+        return Vicinity(placement, limit, is_whole=limit >= num_hops)
     with placement.communicator.ledger.phase("setup"):
-        known = _KnownEdges.of(placement)
-        hops, limit = min(1, num_hops), num_hops if reach is None else min(num_hops, reach)
-        if reach is None and hops < limit and known.sees_too_many(num_hops):
+        known, hops = _KnownEdges.of(placement), 1
+        if reach is None and known.sees_too_many(num_hops):
             limit = hops
         while hops < limit:
             further = known.with_rows_within(hops)
             if reach is None and further.sees_too_many(num_hops):
                 break
             known, hops = further, hops + 1
-        return Vicinity(known.placed(), hops, is_whole=hops >= num_hops)
+        x = placement.shard.x
+        return Vicinity(known.placed(), hops, is_whole=hops >= num_hops, copied=(x, x._version))
 
 
 @final
@@ -127,8 +141,7 @@ class _KnownEdges:
         """Returns which places training rows see over known edges."""
         seen = np.zeros(self.starts[-1], bool)
         seen[self._own] = self.before.shard.train_mask.numpy()
-        for _ in range(num_hops):
-            seen[self.sources[seen[self.destinations]]] = True
+        mark_seen(seen, self.sources, self.destinations, num_hops)
         return seen
 
     def sees_too_many(self, num_hops: int) -> bool:
@@ -194,7 +207,7 @@ class _KnownEdges:
         taken = RowExchange.agree(communicator, self._by_owner(self.taken_in), before.num_rows)
         node_ids = torch.cat([before.node_ids, taken.start(before.node_ids).wait()])
         exchange = RowExchange.agree(communicator, self._by_owner(halo), len(rows))
-        largest = communicator.all_reduce(torch.tensor([len(rows), len(halo)]), op="max").tolist()
+        largest = communicator.all_reduce(torch.tensor([len(halo)]), op="max")
         shard = Shard(
             x=torch.cat([before.x, taken.start(before.x).wait()]),
             y=padded(before.y, len(rows)),
@@ -211,8 +224,9 @@ class _KnownEdges:
         return Placement(
             shard=shard,
             exchange=exchange,
-            largest_num_rows=largest[0],
-            largest_num_halo=largest[1],
+            # Whether features are few enough to keep their sums is asked of own rows, with and without others.
+            largest_num_rows=self.before.largest_num_rows,
+            largest_num_halo=int(largest),
             num_nodes=self.before.num_nodes,
             num_train=self.before.num_train,
         )

@@ -34,13 +34,15 @@ def check_settings(strategy: "GradientOnly") -> None:
         )
     for name, least in (("turns", "1 (no turns)"), ("reach", "1 hop")):
         value = getattr(strategy, name)
-        if value is not None and (not strategy.remember or strategy.keep == "rows"):
+        if value is None or value == "auto":
+            continue
+        if not strategy.remember or strategy.keep == "rows":
             raise ConfigError(
                 f"{name}={value} is for neighbours' rows that are computed here, which they are with keep=sums only. "
                 f"Leave it out."
             )
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} should be {least} or more; got {value}.")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{name} should be {least} or more, or auto; got {value}.")
     if not strategy.remember and strategy.codec != type(strategy).codec:
         raise ConfigError(
             f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."

@@ -90,8 +90,8 @@ class GradientOnly(Strategy):
     gradual: bool = True
     remember: bool = True
     keep: Literal["auto", "rows", "sums"] = "auto"
-    turns: int | None = None
-    reach: int | None = None
+    turns: int | Literal["auto"] | None = None
+    reach: int | Literal["auto"] | None = None
     codec: str = "quantize(bits=4, stochastic=False)"
     variable: int = 0
     chunks: int | None = None
@@ -201,7 +201,7 @@ class GradientOnly(Strategy):
                 self._coder,
                 remote=self.remote,
                 keeps_sums=vicinity is not None,
-                num_turns=self.turns,
+                num_turns=_given(self.turns),
                 vicinity=vicinity,
             )
         else:
@@ -354,7 +354,7 @@ class GradientOnly(Strategy):
     @property
     def _asks_for_sums(self) -> bool:
         # Turns and reach are for nothing else: a model that keeps rows would leave them out of account.
-        return self.keep == "sums" or self.turns is not None or self.reach is not None
+        return self.keep == "sums" or _given(self.turns) is not None or _given(self.reach) is not None
 
     def _find_vicinity(self, model: nn.Module) -> Vicinity | None:
         """Returns what is computed here in training where sums are kept; None where rows are."""
@@ -368,7 +368,7 @@ class GradientOnly(Strategy):
                 if is_told:
                     logger.info("Of neighbours on other ranks, rows are kept (keep=rows): %s.", reason)
                 return None
-        vicinity = find_vicinity(placement, num_hops_of(model, placement), self.reach)
+        vicinity = find_vicinity(placement, num_hops_of(model, placement), _given(self.reach))
         if is_told:
             logger.info("%s (keep=sums).", vicinity)
         return vicinity
@@ -389,6 +389,10 @@ class GradientOnly(Strategy):
     def _placed(self) -> Placement:
         assert self._placement is not None, "place comes first"
         return self._placement
+
+
+def _given(value: int | Literal["auto"] | None) -> int | None:
+    return None if value == "auto" else value
 
 
 def _as_stored(x: Tensor) -> Tensor:

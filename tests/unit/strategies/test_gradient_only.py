@@ -41,9 +41,10 @@ REFUSED = {
     "keep=sum": "Unknown keep 'sum'. Choices: auto, rows, sums. Did you mean 'sums'?",
     "remember=False, keep=sums": "keep=sums is for remembered neighbours, and remember is False.",
     "keep=rows, turns=2": "turns=2 is for neighbours' rows that are computed here, which they are with keep=sums only.",
-    "turns=0": "turns should be 1 (no turns) or more; got 0.",
+    "turns=0": "turns should be 1 (no turns) or more, or auto; got 0.",
     "remember=False, reach=2": "reach=2 is for neighbours' rows that are computed here",
-    "reach=0": "reach should be 1 hop or more; got 0.",
+    "reach=0": "reach should be 1 hop or more, or auto; got 0.",
+    "reach=1.5": "reach should be 1 hop or more, or auto; got 1.5.",
     "remember=False, codec=cast": "codec=cast is for remembered neighbours, and remember is False.",
     "codec=quantise": "Unknown codec 'quantise'.",
     "codec=error_feedback": "codec error_feedback remembers earlier messages. A run that is taken up makes its last "
