@@ -103,6 +103,7 @@ class Contender:
         is_alone = isinstance(self.strategy, GradientOnly)
         self._super_epochs = self.strategy.super_epochs if is_alone else None
         self.super_epoch = self.strategy.repartition_every if is_alone else 1
+        self.is_gradual = is_alone and self.strategy.super_epochs.is_gradual
         self.moves_chunks = is_alone and not self.strategy.remember
         self.step()
 
@@ -189,6 +190,7 @@ def measure(communicator: Communicator, plan: Plan) -> dict[str, object]:
         name: {
             "compute": computes[name],
             "super-epoch": contender.super_epoch,
+            "is gradual": contender.is_gradual,
             "model bytes": sum(parameter.nbytes for parameter in contender.model.parameters()),
         }
         for name, contender in contenders.items()

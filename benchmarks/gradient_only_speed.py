@@ -169,6 +169,7 @@ def of_one_way(hosts: Sequence[Mapping], link: str, way: str) -> dict[str, float
         "switch": switch,
         "switch share": switch / (switch + num_epochs * step),
         "epochs of a switch": num_epochs,
+        "is gradual": constants["is gradual"],
         "compute": max(host["of ways"][way]["compute"] for host in hosts),
         "wire": max(8 * max(each.values()) / rate for each in per_epoch),
         "MB": statistics.mean(each["received"] for each in per_epoch) / 1e6,
@@ -193,8 +194,7 @@ def seconds_to(way: str, epochs: float, numbers: Mapping[str, float]) -> float:
     """Returns the seconds of so many epochs, each with the switch before it if there is one."""
     if way != DEFAULT or math.isinf(epochs):
         return epochs * numbers[f"{way}: epoch"]
-    # Shorter super-epochs come first, as by default.
-    super_epochs = SuperEpochs(int(numbers[f"{way}: epochs of a switch"]), is_gradual=True)
+    super_epochs = SuperEpochs(int(numbers[f"{way}: epochs of a switch"]), bool(numbers[f"{way}: is gradual"]))
     num_switches = super_epochs.number(int(epochs)) + 1
     return epochs * numbers[f"{way}: step"] + num_switches * numbers[f"{way}: switch"]
 

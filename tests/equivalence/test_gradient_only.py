@@ -141,7 +141,8 @@ def test_with_a_refresh_in_every_epoch_every_loss_is_exact(name, settings):
 @pytest.mark.parametrize("name", ["GCN-2", "SAGE-3", "GAT-2", "GIN-3", "user's own", "SAGE max"])
 def test_the_first_loss_after_each_refresh_is_exact(name, num_ranks):
     graph = make_graph()
-    ranks = run_isolated(PLAIN[name], graph, num_ranks, "repartition_every=3, codec=identity, partitioner=random", 7)
+    settings = "repartition_every=3, gradual=True, codec=identity, partitioner=random"
+    ranks = run_isolated(PLAIN[name], graph, num_ranks, settings, 7)
     check_exact_losses(PLAIN[name], graph, ranks[0], [0, 1, 3, 6])
     check_alike(ranks)
 
@@ -166,14 +167,14 @@ def test_ranks_without_a_training_node_take_part(name, tmp_path):
     # The first third of the nodes are the training ones.
     write_store(graph, np.arange(60) * 3 // 60, tmp_path / "store")
     store = open_store(tmp_path / "store")
-    ranks = run_isolated(PLAIN[name], store, 3, "repartition_every=2, codec=identity", 3)
+    ranks = run_isolated(PLAIN[name], store, 3, "repartition_every=2, gradual=True, codec=identity", 3)
     check_exact_losses(PLAIN[name], graph, ranks[0], [0, 1])
     all_held = run_isolated(PLAIN[name], store, 3, "remember=False, variable=2, correction=node", EPOCHS)
     check_equal(run_single(PLAIN[name], graph, EPOCHS), all_held)
 
 
 @pytest.mark.parametrize(
-    "settings", ["repartition_every=2, codec=identity", "remember=False, variable=1, correction=node"]
+    "settings", ["repartition_every=2, gradual=True, codec=identity", "remember=False, variable=1, correction=node"]
 )
 @pytest.mark.parametrize("name", ["SAGE-3", "SAGE-5 batch norm, dropout", "GAT dropout", "graph norm", "user's own"])
 def test_ranks_without_any_node_take_part(name, settings):

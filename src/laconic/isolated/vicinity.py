@@ -59,9 +59,12 @@ class Vicinity:
 
     def __str__(self) -> str:
         if self.is_whole:
-            return "All that training nodes see on other ranks is computed here: losses are exact"
+            return "All that training nodes see on other ranks is computed here: losses are exact (keep=sums)"
         hops = "a hop" if self.reach == 1 else f"{self.reach} hops"
-        return f"What training nodes see on other ranks within {hops} is computed here, from sums of what lies beyond"
+        return (
+            f"What training nodes see on other ranks within {hops} is computed here, from sums of what lies beyond "
+            f"(keep=sums)"
+        )
 
 
 def find_vicinity(placement: Placement, num_hops: int, reach: int | None = None) -> Vicinity:

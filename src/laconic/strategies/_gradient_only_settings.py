@@ -34,7 +34,7 @@ def check_settings(strategy: "GradientOnly") -> None:
         )
     for name, least in (("turns", "1 (no turns)"), ("reach", "1 hop")):
         value = getattr(strategy, name)
-        if value is None or value == "auto":
+        if value is None:
             continue
         if not strategy.remember or strategy.keep == "rows":
             raise ConfigError(
@@ -42,11 +42,13 @@ def check_settings(strategy: "GradientOnly") -> None:
                 f"Leave it out."
             )
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{name} should be {least} or more, or auto; got {value}.")
+            raise ConfigError(f"{name} should be {least} or more, or be left out; got {value}.")
     if not strategy.remember and strategy.codec != type(strategy).codec:
         raise ConfigError(
             f"codec={strategy.codec} is for remembered neighbours, and remember is False. Leave one of them out."
         )
+    if strategy.gradual not in (None, True, False):
+        raise ConfigError(f"gradual should be True or False, or be left out; got {strategy.gradual}.")
     if strategy.sync_every < 1:
         raise ConfigError(f"sync_every should be 1 or more steps; got {strategy.sync_every}.")
     if strategy.sync_every > 1 and strategy.gradients != "exact":

@@ -55,7 +55,8 @@ class GradientOnly(Strategy):
 
     Args:
         repartition_every: epochs of a super-epoch: how long a rank goes on with what it remembers or holds.
-        gradual: the first super-epochs have 1, 2, 4, ... epochs, as weights move fastest then; with remember only.
+        gradual: the first super-epochs have 1, 2, 4, ... epochs, as weights move fastest then; with remember only. By
+            default where rows are kept.
         remember: keep the layer inputs of neighbours on other ranks, from a pass at each super-epoch's start.
         keep: sums, what neighbours aggregated, from which their rows are computed here with today's weights; rows, the
             layer inputs of neighbours, as they were; or auto: sums for models and batches that it can be done for. With
@@ -86,12 +87,12 @@ class GradientOnly(Strategy):
         remote: share of the edges from other ranks that mini-batches are drawn from, new ones in each super-epoch.
     """
 
-    repartition_every: int = 20
-    gradual: bool = True
+    repartition_every: int = 30
+    gradual: bool | None = None
     remember: bool = True
     keep: Literal["auto", "rows", "sums"] = "auto"
-    turns: int | Literal["auto"] | None = None
-    reach: int | Literal["auto"] | None = None
+    turns: int | None = None
+    reach: int | None = None
     codec: str = "quantize(bits=4, stochastic=False)"
     variable: int = 0
     chunks: int | None = None
@@ -148,7 +149,9 @@ class GradientOnly(Strategy):
     @property
     def super_epochs(self) -> SuperEpochs:
         """When super-epochs begin."""
-        return SuperEpochs(self.repartition_every, is_gradual=self.remember and self.gradual)
+        keeps_rows = isinstance(self._grounds, RememberedGrounds) and not self._grounds.keeps_sums
+        is_gradual = keeps_rows if self.gradual is None else self.remember and self.gradual
+        return SuperEpochs(self.repartition_every, is_gradual)
 
     @property
     def num_train(self) -> int:
@@ -201,7 +204,7 @@ class GradientOnly(Strategy):
                 self._coder,
                 remote=self.remote,
                 keeps_sums=vicinity is not None,
-                num_turns=_given(self.turns),
+                num_turns=self.turns,
                 vicinity=vicinity,
             )
         else:
@@ -354,23 +357,21 @@ class GradientOnly(Strategy):
     @property
     def _asks_for_sums(self) -> bool:
         # Turns and reach are for nothing else: a model that keeps rows would leave them out of account.
-        return self.keep == "sums" or _given(self.turns) is not None or _given(self.reach) is not None
+        return self.keep == "sums" or self.turns is not None or self.reach is not None
 
     def _find_vicinity(self, model: nn.Module) -> Vicinity | None:
         """Returns what is computed here in training where sums are kept; None where rows are."""
         placement = self._placed
-        is_told = placement.communicator.rank == 0 and placement.communicator.num_ranks > 1
         if self.keep == "rows":
             return None
+        reason = None
         if not self._asks_for_sums:
             reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
-            if reason is not None:
-                if is_told:
-                    logger.info("Of neighbours on other ranks, rows are kept (keep=rows): %s.", reason)
-                return None
-        vicinity = find_vicinity(placement, num_hops_of(model, placement), _given(self.reach))
-        if is_told:
-            logger.info("%s (keep=sums).", vicinity)
+        vicinity = None
+        if reason is None:
+            vicinity = find_vicinity(placement, num_hops_of(model, placement), self.reach)
+        if placement.communicator.rank == 0 and placement.communicator.num_ranks > 1:
+            logger.info("%s.", vicinity or f"Of neighbours on other ranks, rows are kept (keep=rows): {reason}")
         return vicinity
 
     def _make_sweeper(self) -> Sweeper:
@@ -389,10 +390,6 @@ class GradientOnly(Strategy):
     def _placed(self) -> Placement:
         assert self._placement is not None, "place comes first"
         return self._placement
-
-
-def _given(value: int | Literal["auto"] | None) -> int | None:
-    return None if value == "auto" else value
 
 
 def _as_stored(x: Tensor) -> Tensor:
