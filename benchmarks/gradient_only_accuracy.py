@@ -12,7 +12,7 @@ ranks with the same chunks; `single` is what they are compared with. Every score
     shrinkage     node, with weights drawn towards 1 as far as the data say
     sweep         UW, edges weighted such that a sweep is exact
 
-To hold the whole within an hour of two cores, 4 random chunks and 4 layers have all seeds of a graph and other rows
+To hold down the time of the whole, 4 random chunks and 4 layers have all seeds of a graph and other rows
 half of them (large graphs have few seeds anyway), and the columns beside `single`, remembered and isolated are measured
 for three rows, UW to sweep with NUM_SEEDS_ABLATED seeds; rows and turns=1 for one more. "Gap" is `single` minus
 isolated.

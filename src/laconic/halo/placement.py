@@ -170,17 +170,12 @@ class _Edges:
         is_halo[place[is_remote]] = True
         halo = np.flatnonzero(is_halo)
         column = np.cumsum(is_halo) + (end - first - 1)
-        ends = np.searchsorted(halo, rank_starts)
-        wanted = [
-            torch.from_numpy(halo[ends[peer] : ends[peer + 1]] - rank_starts[peer])
-            for peer in range(len(rank_starts) - 1)
-        ]
         return _Edges(
             num_owned=end - first,
             sources=np.where(is_remote, column[place], place - first),
             destinations=np.concatenate(destinations),
             weight=torch.cat(weights) if weights else None,
-            wanted=wanted,
+            wanted=by_owner(halo, rank_starts),
         )
 
     def compressed(self, num_columns: int) -> tuple[Adjacency, Tensor | None]:
@@ -188,6 +183,15 @@ class _Edges:
         indptr, indices, order = compress_edges(self.sources, self.destinations, self.num_owned, num_columns)
         weight = None if self.weight is None else self.weight[torch.from_numpy(order.astype(np.int64))]
         return Adjacency(indptr, indices, num_columns), weight
+
+
+def by_owner(places: NDArray[np.int64], rank_starts: NDArray[np.int64]) -> list[Tensor]:
+    """Returns, for each rank, the numbers that it gives to those of `places`, which rise, that are its."""
+    ends = np.searchsorted(places, rank_starts)
+    return [
+        torch.from_numpy(places[first:end] - start)
+        for first, end, start in zip(ends[:-1], ends[1:], rank_starts[:-1], strict=True)
+    ]
 
 
 def _join(pieces: list[Tensor]) -> Tensor:

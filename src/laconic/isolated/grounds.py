@@ -80,9 +80,8 @@ class RememberedGrounds(Grounds):
     Args:
         coder: the ways of what a refresh sends; without one, rows go as they are.
         remote: share of the edges from other ranks that mini-batches are drawn from.
-        keeps_sums: keep what neighbours summed up, and compute their rows here.
-        num_turns: groups of those rows, see ReachingAggregator.
-        vicinity: with sums, what is computed here; by default the rank's own rows and their halo.
+        vicinity: keep what neighbours summed up, and compute these rows here; without it, rows are kept.
+        num_turns: groups of rows that are computed, see ReachingAggregator.
     """
 
     def __init__(
@@ -93,22 +92,21 @@ class RememberedGrounds(Grounds):
         coder: Coder | None = None,
         *,
         remote: float = 1.0,
-        keeps_sums: bool = False,
-        num_turns: int | None = None,
         vicinity: Vicinity | None = None,
+        num_turns: int | None = None,
     ) -> None:
         self._attachment = attachment
         self._remote = remote
         self._super_epoch = 0
         self._drawn_from: Shard | None = None
-        self._placement = placement
         self.correction = correction
-        self.keeps_sums = keeps_sums
-        self.vicinity = vicinity or Vicinity(placement, reach=1, is_whole=False)
+        self.vicinity = vicinity
+        # Whose halo rows a refresh brings.
+        self.placement = placement if vicinity is None else vicinity.placement
         self.aggregator: RememberingAggregator = (
-            ReachingAggregator(self.vicinity.placement, coder, num_turns, reach=self.vicinity.reach)
-            if keeps_sums
-            else RememberingAggregator(placement, coder)
+            RememberingAggregator(placement, coder)
+            if vicinity is None
+            else ReachingAggregator(vicinity.placement, coder, num_turns, reach=vicinity.reach)
         )
         self.shard = placement.shard
         self.row_factors = None
@@ -149,7 +147,7 @@ class RememberedGrounds(Grounds):
     @property
     def drawn_from(self) -> Shard:
         if self._drawn_from is None:
-            key = (self._placement.communicator.rank, self._super_epoch)
+            key = (self.placement.communicator.rank, self._super_epoch)
             self._drawn_from = with_halo_rows(self.shard, self.aggregator.halo_features, share=self._remote, key=key)
         return self._drawn_from
 
@@ -160,7 +158,8 @@ class RememberedGrounds(Grounds):
         """Runs the model once over the whole graph and keeps what ranks get of each other."""
         model = self._attachment.model
         if self.aggregator.needs_refresh:
-            self.vicinity.check_features()
+            if self.vicinity is not None:
+                self.vicinity.check_features()
             self._run(model)
         self._refreshed_with = _copied(model)
 
@@ -184,7 +183,7 @@ class RememberedGrounds(Grounds):
 
     def _factors(self) -> Tensor:
         """Returns what the loss of each own training row counts, in every super-epoch: ranks count alike."""
-        communicator = self._placement.communicator
+        communicator = self.placement.communicator
         with communicator.ledger.phase("setup"):
             counts = communicator.all_gather(torch.tensor([len(self.shard.train_rows)])).flatten()
         num_own, num_ranks = len(self.shard.train_rows), int((counts > 0).sum())

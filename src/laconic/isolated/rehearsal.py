@@ -25,6 +25,7 @@ from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
 from laconic.isolated.reaching import ReachingAggregator
 from laconic.isolated.refresh_coder import RefreshCoder
 from laconic.isolated.super_epochs import SuperEpochs
+from laconic.isolated.vicinity import Vicinity
 from laconic.records import LedgerRecord
 
 
@@ -70,7 +71,7 @@ def rehearse(
         if isinstance(grounds, RememberedGrounds):
             # With ledgers of their own: other rows travel than in an evaluation, and what is coded the coder counts.
             if coder is not None:
-                recorder = Recorder(stage_of(grounds.vicinity.placement).exchange)
+                recorder = Recorder(stage_of(grounds.placement).exchange)
             played = _played(grounds, attachment, recorder)
             played.enter(0, 1, is_last=True)
             played.start_epoch(1)
@@ -83,15 +84,15 @@ def rehearse(
             if recorder is not None:
                 recorder.exchanges.clear()
             if played is not None:
-                played.vicinity.ledger.take(0)
+                played.placement.communicator.ledger.take(0)
                 if is_start:
                     played.enter(1, epoch, is_last=True)
                     played.start_epoch(epoch)
         act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
         rows = [to_scale(row, stage, placement) for row in ledger.take(epoch)]
         if played is not None and isinstance(grounds, RememberedGrounds):
-            few, real = played.vicinity, grounds.vicinity
-            kept = [to_scale(row, few.placement, real.placement) for row in few.ledger.take(epoch)]
+            few, real = played.placement, grounds.placement
+            kept = [to_scale(row, few, real) for row in few.communicator.ledger.take(epoch)]
             rows = _merged([*rows, *kept])
     once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
     rest = [row for row in rows if row.phase != "setup"]
@@ -113,7 +114,7 @@ def num_hops_of(model: nn.Module, placement: Placement) -> int:
     actor = detached_copy(model)
     with torch.random.fork_rng(devices=[]):
         attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
-        played = RememberedGrounds(attachment, stage, Correction(), keeps_sums=True)
+        played = RememberedGrounds(attachment, stage, Correction(), vicinity=Vicinity(stage, reach=1, is_whole=False))
         played.refresh()
     assert isinstance(played.aggregator, ReachingAggregator)
     return played.aggregator.num_hops
@@ -121,15 +122,9 @@ def num_hops_of(model: nn.Module, placement: Placement) -> int:
 
 def _played(grounds: RememberedGrounds, attachment: Attachment, recorder: Recorder | None) -> RememberedGrounds:
     """Returns the same grounds of a few rows."""
-    stage = stage_of(grounds.vicinity.placement)
-    return RememberedGrounds(
-        attachment,
-        stage,
-        grounds.correction,
-        recorder,
-        keeps_sums=grounds.keeps_sums,
-        vicinity=dataclasses.replace(grounds.vicinity, placement=stage),
-    )
+    stage, vicinity = stage_of(grounds.placement), grounds.vicinity
+    few = None if vicinity is None else dataclasses.replace(vicinity, placement=stage)
+    return RememberedGrounds(attachment, stage, grounds.correction, recorder, vicinity=few)
 
 
 def _switch_rows(

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
-from laconic.comm.ledger import Ledger
 from laconic.errors import ConfigError
 from laconic.graph import Adjacency, Shard
-from laconic.halo.placement import Placement
+from laconic.halo.placement import Placement, by_owner
 from laconic.isolated.turns import MOST_OVER_OWNED, mark_seen
 from laconic.isolated.view import padded
 from laconic.kernels.compress import as_indices, compress_edges
@@ -37,7 +36,7 @@ class Vicinity:
             halo the rows where those begin.
         reach: hops from training rows over which all rows are there, be it as halo; the same on all ranks.
         is_whole: whether that is as far as the model sees.
-        copied: features of the rank's own rows that others have taken in, and how often they had been changed in place.
+        copied: features of the rank's own rows, where some were taken in, and how often they had been changed in place.
     """
 
     placement: Placement
@@ -52,10 +51,6 @@ class Vicinity:
                 "The features were changed in place after the model was attached, and other ranks have taken them in "
                 "before. Change them before the model is attached, or use reach=1."
             )
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.placement.communicator.ledger
 
     def __str__(self) -> str:
         if self.is_whole:
@@ -87,8 +82,9 @@ def find_vicinity(placement: Placement, num_hops: int, reach: int | None = None)
             if reach is None and further.sees_too_many(num_hops):
                 break
             known, hops = further, hops + 1
-        x = placement.shard.x
-        return Vicinity(known.placed(), hops, is_whole=hops >= num_hops, copied=(x, x._version))
+        placed, x = known.placed(), placement.shard.x
+        copied = None if placed is placement else (x, x._version)
+        return Vicinity(placed, hops, is_whole=hops >= num_hops, copied=copied)
 
 
 @final
@@ -164,7 +160,7 @@ class _KnownEdges:
         is_new[self.taken_in] = False
         new = np.flatnonzero(is_new)
         shard, communicator = self.before.shard, self._communicator
-        exchange = RowExchange.agree(communicator, self._by_owner(new), shard.num_rows)
+        exchange = RowExchange.agree(communicator, by_owner(new, self.starts), shard.num_rows)
         degrees = torch.from_numpy(shard.adjacency.row_degrees)
         asked = exchange.send_rows.numpy()
         num_sent = _sums(degrees.numpy()[asked], exchange.splits.send)
@@ -187,11 +183,6 @@ class _KnownEdges:
             weight,
         )
 
-    def _by_owner(self, places: NDArray[np.int64]) -> list[Tensor]:
-        """Returns, for each rank, the numbers that it gives to those of the places that are its; they rise."""
-        ends = np.searchsorted(places, self.starts)
-        return [torch.from_numpy(places[ends[i] : ends[i + 1]] - start) for i, start in enumerate(self.starts[:-1])]
-
     def placed(self) -> Placement:
         if not self._communicator.all_reduce(torch.tensor([len(self.taken_in)]), op="max"):
             return self.before
@@ -207,9 +198,9 @@ class _KnownEdges:
             column_of[self.sources], column_of[self.destinations], len(rows), len(rows) + len(halo)
         )
         adjacency = Adjacency(indptr, indices, len(rows) + len(halo))
-        taken = RowExchange.agree(communicator, self._by_owner(self.taken_in), before.num_rows)
+        taken = RowExchange.agree(communicator, by_owner(self.taken_in, self.starts), before.num_rows)
         node_ids = torch.cat([before.node_ids, taken.start(before.node_ids).wait()])
-        exchange = RowExchange.agree(communicator, self._by_owner(halo), len(rows))
+        exchange = RowExchange.agree(communicator, by_owner(halo, self.starts), len(rows))
         largest = communicator.all_reduce(torch.tensor([len(halo)]), op="max")
         shard = Shard(
             x=torch.cat([before.x, taken.start(before.x).wait()]),

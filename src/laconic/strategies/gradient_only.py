@@ -149,7 +149,7 @@ class GradientOnly(Strategy):
     @property
     def super_epochs(self) -> SuperEpochs:
         """When super-epochs begin."""
-        keeps_rows = isinstance(self._grounds, RememberedGrounds) and not self._grounds.keeps_sums
+        keeps_rows = isinstance(self._grounds, RememberedGrounds) and self._grounds.vicinity is None
         is_gradual = keeps_rows if self.gradual is None else self.remember and self.gradual
         return SuperEpochs(self.repartition_every, is_gradual)
 
@@ -203,9 +203,8 @@ class GradientOnly(Strategy):
                 self._correction,
                 self._coder,
                 remote=self.remote,
-                keeps_sums=vicinity is not None,
-                num_turns=self.turns,
                 vicinity=vicinity,
+                num_turns=self.turns,
             )
         else:
             is_global = self.correction == "sweep" or self.normalise == "whole"
@@ -248,7 +247,7 @@ class GradientOnly(Strategy):
     def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
         assert self._attachment is not None, "attach comes before the first batch"
         assert self._grounds is not None
-        assert not (isinstance(self._grounds, RememberedGrounds) and self._grounds.keeps_sums), "expect_batches first"
+        assert not (isinstance(self._grounds, RememberedGrounds) and self._grounds.vicinity), "expect_batches first"
         return self._attachment.using(batch, self._grounds.batch_aggregator(batch))
 
     def share_loss(self, loss: Tensor) -> Tensor:
