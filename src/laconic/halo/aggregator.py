@@ -1,6 +1,6 @@
 """HaloAggregator: the aggregations of one rank's shard: what other ranks own comes from them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -27,9 +27,15 @@ class HaloAggregator(SharedAggregator):
     Args:
         placement: what this rank holds.
         coder: says how rows travel in training; by default, and always in evaluation, as they are.
+        known_halo_features: returns features of the halo rows, (H, F), where they are here already, on all ranks.
     """
 
-    def __init__(self, placement: Placement, coder: Coder | None = None) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        coder: Coder | None = None,
+        known_halo_features: Callable[[], Tensor | None] | None = None,
+    ) -> None:
         super().__init__(placement, coder)
         self._placement = placement
         self._exchange = placement.exchange
@@ -37,6 +43,7 @@ class HaloAggregator(SharedAggregator):
         self._split: SplitAdjacency | None = None
         self._whole: dict[Linear, LinearOperator] = {}
         self._operators: dict[Linear, SplitOperator] = {}
+        self._known_halo_features = known_halo_features
         self.uses_halo_features = False
         """Whether halo rows of the features were asked for; the same on all ranks."""
 
@@ -93,6 +100,8 @@ class HaloAggregator(SharedAggregator):
         if x is not self._shard.x:
             return None
         self.uses_halo_features = True
+        if self._placement.halo_x is None and self._known_halo_features is not None:
+            return self._known_halo_features()
         return self._placement.halo_x
 
     def _operator(self, aggregation: Linear) -> SplitOperator:

@@ -61,6 +61,11 @@ class Grounds(ABC):
     def start_epoch(self, epoch: int) -> None:  # noqa: B027
         """Called before each epoch's first step, after `enter` where a super-epoch begins."""
 
+    @property
+    def halo_features(self) -> Tensor | None:
+        """Features of the rows that an evaluation needs of others, if they are here: they need not come again."""
+        return None
+
     def tensors(self) -> dict[str, Tensor]:
         """Returns what a checkpoint has to hold of it, the same on all ranks."""
         return {}
@@ -153,6 +158,10 @@ class RememberedGrounds(Grounds):
 
     def batch_aggregator(self, batch: Shard) -> Aggregator:
         return RememberingBatchAggregator(batch, self.shard.halo_ids, self.aggregator.kept, self.aggregator.halo_scale)
+
+    @property
+    def halo_features(self) -> Tensor | None:
+        return self.aggregator.known_halo_features if self.placement.shard is self.shard else None
 
     def refresh(self) -> None:
         """Runs the model once over the whole graph and keeps what ranks get of each other."""

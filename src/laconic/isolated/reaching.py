@@ -12,9 +12,10 @@ without gradients, one group after the other. So the loss is the same as without
 Which group it is follows from the epoch alone: a run that is taken up goes on as if it had never stopped.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -24,14 +25,15 @@ from torch_geometric.nn import APPNP, MessagePassing
 from laconic.attach.aggregator import Linear
 from laconic.attach.norms import is_over_nodes
 from laconic.attach.remembered import RememberedInputs
-from laconic.errors import UnsupportedModelError
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
 from laconic.halo.coder import Coder
 from laconic.halo.placement import Placement
 from laconic.isolated.batch import with_halo_rows
 from laconic.isolated.fixed_operators import why_not_fixed
+from laconic.isolated.parts import PartsOfConstants
 from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator, plus_constant
-from laconic.isolated.turns import TurnOperator, Turns, halo_seen, turns_for
+from laconic.isolated.turns import TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
@@ -62,24 +64,6 @@ def check_keeps_sums(model: nn.Module) -> None:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Some rows of a constant, and how often they had been changed in place when they were taken."""
-
-    rows: Tensor
-    whole: Tensor
-    version: int
-
-    @staticmethod
-    def of(rows: Tensor, whole: Tensor) -> "_Part":
-        return _Part(rows, whole, rows._version)
-
-    @property
-    def is_intact(self) -> bool:
-        return self.rows._version == self.version
-
-
-@final
 class ReachingAggregator(RememberingAggregator):
     """Owned rows and halo rows in, the same out; ahead of a step halo rows alone. Ranks talk only inside `refreshing`.
 
@@ -106,9 +90,9 @@ class ReachingAggregator(RememberingAggregator):
         self._turns: Turns | None = None
         self._turn = 0
         self._of_turn: Shard | None = None
-        # Of the turn under way.
-        self._parts_of_constants: list[_Part] = []
+        self._parts_of_constants = PartsOfConstants()
         self._extended: Shard | None = None
+        self._copied_version = 0
         # Numbers of the calls whose sums travel in a refresh; of each call, whether its sums change in training.
         self._sent: list[int] = []
         self._changes: list[bool] = []
@@ -123,17 +107,32 @@ class ReachingAggregator(RememberingAggregator):
     def trained_on(self) -> Shard:
         """The rank's own rows, and behind them the halo's, (N + H). All ranks ask together for the first time."""
         if self._extended is None:
+            self._copied_version = self._shard.x._version
             self._extended = with_halo_rows(self._shard, self.halo_features, share=1.0, key=())
             self._constants = RememberedInputs(self._extended.x, num_rows=self._placement.largest_num_rows)
             # The halo's features are in there; nobody asks for them alone again.
             self._of_constants.clear()
         return self._extended
 
+    @property
+    def known_halo_features(self) -> Tensor | None:
+        self._check_features()
+        return None if self._extended is None else self._extended.x[self._shard.num_rows :]
+
+    def _check_features(self) -> None:
+        if self._extended is not None and self._shard.x._version != self._copied_version:
+            raise ConfigError(
+                "The features were changed in place after the first epoch began, and this rank and others go on with "
+                "copies of what they were. Change them before the first epoch."
+            )
+
     def take_turn(self, epoch: int) -> Shard:
+        self._check_features()
         assert self._turns is not None, "a refresh comes before the first step"
         turn = epoch % self._turns.num_turns
         if self._of_turn is None or turn != self._turn:
-            self._turn, self._parts_of_constants = turn, []
+            self._turn = turn
+            self._parts_of_constants.end_turn()
             self._of_turn = self._rows_of_turn()
         return self._of_turn
 
@@ -141,7 +140,8 @@ class ReachingAggregator(RememberingAggregator):
         whole = self.trained_on
         if self._computes_all:
             return whole
-        return self._shard_of(self._part_of_constant(whole.x), self._rows_of(whole.node_ids))
+        node_ids, _ = self._rows_of(whole.node_ids)
+        return self._shard_of(self._part_of_constant(whole.x), node_ids)
 
     def _shard_of(self, x: Tensor, node_ids: Tensor) -> Shard:
         """Returns a shard of some of the rows. Behind the rank's own there are no labels.
@@ -168,7 +168,7 @@ class ReachingAggregator(RememberingAggregator):
         try:
             for turn in range(self._groups.num_turns):
                 if turn != own_turn:
-                    self._turn, self._parts_of_constants = turn, []
+                    self._turn, self._parts_of_constants = turn, PartsOfConstants()
                     with suppress(AllIsKeptError):
                         run(self._rows_of_turn())
         finally:
@@ -216,7 +216,7 @@ class ReachingAggregator(RememberingAggregator):
         try:
             run(self._shard_of(self._one_row_of(whole.x), whole.node_ids[:1]))
         finally:
-            self._is_looking, self._parts_of_constants = False, []
+            self._is_looking, self._parts_of_constants = False, PartsOfConstants()
         if len(self._changes) != len(self._kept):
             raise UnsupportedModelError(
                 f"The model sums up neighbours {len(self._changes)} times in training and {len(self._kept)} times in "
@@ -232,8 +232,7 @@ class ReachingAggregator(RememberingAggregator):
     def _one_row_of(self, whole: Tensor) -> Tensor:
         # None on a rank that has none.
         row = torch.ones_like(whole[:1])
-        self._parts_of_constants.append(_Part.of(row, whole))
-        return row
+        return self._parts_of_constants.of(whole, lambda _: (row, row))
 
     def _check_intact(self) -> None:
         if not self._constants.are_intact:
@@ -247,7 +246,14 @@ class ReachingAggregator(RememberingAggregator):
         shard = self._shard
         seen = halo_seen(shard.adjacency, shard.train_mask.numpy(), num_hops)
         num_seen = len(shard.halo_ids) if seen is None else len(seen)
-        return Turns(shard.num_rows, self._num_turns_given or turns_for(shard.num_rows, num_seen), seen)
+        num_turns = self._num_turns_given or turns_for(shard.num_rows, num_seen)
+        if self._num_turns_given is None and seen is None:
+            widths = [math.prod(kept.shape[1:]) for kept in self._kept]
+            changing = sum(width for width, changes in zip(widths, self._changes, strict=True) if changes)
+            constant = math.prod(shard.x.shape[1:]) + sum(widths) - changing
+            if copies_outweigh(shard.num_rows, num_seen, num_turns, constant, changing):
+                num_turns = 1
+        return Turns(shard.num_rows, num_turns, seen)
 
     @property
     def _groups(self) -> Turns:
@@ -324,20 +330,18 @@ class ReachingAggregator(RememberingAggregator):
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
         """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
-        for part in self._parts_of_constants:
-            if part.whole is whole and part.is_intact:
-                return part.rows
-        rows = self._rows_of(whole)
-        self._parts_of_constants.append(_Part.of(rows, whole))
-        return rows
+        return self._parts_of_constants.of(whole, lambda room: self._rows_of(whole, room))
 
-    def _rows_of(self, whole: Tensor) -> Tensor:
-        groups = self._groups
-        return groups.halo(whole, self._turn) if self._is_ahead else groups.rows(whole, self._turn)
+    def _rows_of(self, whole: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Returns the rows of this turn, and the room that they stand in."""
+        if self._is_ahead:
+            rows = self._groups.halo(whole, self._turn)
+            return rows, rows
+        return self._groups.rows(whole, self._turn, room)
 
     def _constant_of(self, x: Tensor) -> Tensor:
         """Returns the constant that x is a part of, (N + H, F); x itself if it is of none."""
-        return next((part.whole for part in self._parts_of_constants if part.rows is x and part.is_intact), x)
+        return self._parts_of_constants.whole_of(x)
 
     def _with_exact_halo(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of constant rows: the halo's come from their owners, once, as they are."""

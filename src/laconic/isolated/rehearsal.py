@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach, detached_copy
 from laconic.attach.aggregator import LocalAggregator
@@ -60,14 +60,21 @@ def rehearse(
     ledger = stage.communicator.ledger
     is_start = super_epochs.begins_with(epoch)
     with torch.random.fork_rng(devices=[]):
-        attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
+        played: RememberedGrounds | None = None
+        recorder: Recorder | None = None
+        # The rows of an evaluation, unless others were taken in.
+        is_one_halo = isinstance(grounds, RememberedGrounds) and grounds.placement.shard is grounds.shard
+
+        def halo_features() -> Tensor | None:
+            return played.halo_features if played is not None and is_one_halo else None
+
+        attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage, known_halo_features=halo_features))
 
         def settle() -> None:
             with ledger.phase("repartition"):
                 combine_buffers(actor, stage.shard.num_rows, stage.communicator)
 
         attachment.call_before_evaluation(settle)
-        played, recorder = None, None
         if isinstance(grounds, RememberedGrounds):
             # With ledgers of their own: other rows travel than in an evaluation, and what is coded the coder counts.
             if coder is not None:

@@ -95,6 +95,12 @@ class RememberingAggregator(Aggregator):
         with self._placement.communicator.ledger.phase("repartition"):
             return self._fetch_once(self._shard.x)
 
+    @property
+    def known_halo_features(self) -> Tensor | None:
+        """The same if they have come, which is so on all ranks or on none; without it, None."""
+        _, halo = self._of_constants.get(id(self._shard.x), (None, None))
+        return halo
+
     @contextmanager
     def refreshing(self) -> Iterator[None]:
         """Inside, a forward pass fetches the rows that it needs, and they are kept in place of those before.

@@ -20,6 +20,10 @@ from laconic.graph.operators.slices import columns_of
 # Halo rows through which gradients flow in a step, at most, over owned rows. More groups save little time, as the rows
 # of all of them are computed anyway, and make gradients noisier; METIS parts of most graphs need one group.
 MOST_OVER_OWNED = 2
+# What a step holds of a row for its backward pass, over the widths of what its layers read.
+_HELD_OVER_READ = 4
+# Groups save time too, about a fifth of a step, so that copies may be larger than what they spare, up to a point.
+_MOST_COPIED_OVER_SPARED = 8
 # Above this share, leaving out what nobody sees saves less than the copies of the rest cost.
 _WORTH_CHOOSING = 0.9
 
@@ -27,6 +31,22 @@ _WORTH_CHOOSING = 0.9
 def turns_for(num_owned: int, num_halo: int) -> int:
     """Returns in how many groups gradients flow through at most twice as many halo rows as there are owned ones."""
     return max(1, -(-num_halo // max(MOST_OVER_OWNED * num_owned, 1)))
+
+
+def copies_outweigh(num_owned: int, num_halo: int, num_turns: int, width_constant: int, width_changing: int) -> bool:
+    """Whether groups of nearly all halo rows cost far more memory than they spare.
+
+    Each row that a step leaves out spares what it would hold of it, but the constants of all others have to be copied:
+    features that are much wider than the layers are better read where they are.
+
+    Args:
+        width_constant: columns of what never changes, (N + H) rows.
+        width_changing: columns of what layers read that changes.
+    """
+    num_in_group = -(-num_halo // num_turns)
+    num_copied = (num_owned + num_in_group) * width_constant
+    num_spared = (num_halo - num_in_group) * width_changing * _HELD_OVER_READ
+    return num_turns > 1 and num_copied > _MOST_COPIED_OVER_SPARED * num_spared
 
 
 def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) -> NDArray[np.int64] | None:
@@ -90,9 +110,20 @@ class Turns:
         """Returns the group `turn`, of owned and all halo rows; (G, F)."""
         return whole[self.num_owned :][self.columns(turn)]
 
-    def rows(self, whole: Tensor, turn: int) -> Tensor:
-        """Returns the owned rows and the group `turn`, of owned and all halo rows; (N + G, F)."""
-        return torch.cat([whole[: self.num_owned], self.halo(whole, turn)])
+    def rows(self, whole: Tensor, turn: int, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Returns the owned rows and the group `turn`, of owned and all halo rows; (N + G, F); and their room.
+
+        Args:
+            room: that of another turn, to be written over: its owned rows are those of `whole`.
+        """
+        halo = self.halo(whole, turn)
+        if room is None:
+            num_halo = len(whole) - self.num_owned if self.taking_part is None else len(self.taking_part)
+            room = whole.new_empty(self.num_owned + -(-num_halo // self.num_turns), *whole.shape[1:])
+            room[: self.num_owned] = whole[: self.num_owned]
+        rows = room[: self.num_owned + len(halo)]
+        rows[self.num_owned :] = halo
+        return rows, room
 
     def columns(self, turn: int) -> slice | NDArray[np.int64]:
         """Returns which halo rows are of the group `turn`."""

@@ -192,7 +192,10 @@ class GradientOnly(Strategy):
         if self.sync_every > 1:
             share = len(shard.train_rows) / placement.num_train
             self._local_steps = LocalSteps(model, communicator, every=self.sync_every, share=share)
-        self._attachment = attach(model, shard, seed=seed, aggregator=HaloAggregator(placement))
+        exact = HaloAggregator(
+            placement, known_halo_features=lambda: self._grounds.halo_features if self._grounds else None
+        )
+        self._attachment = attach(model, shard, seed=seed, aggregator=exact)
         if sweeper is None:
             if not isinstance(self._codec, Identity) and communicator.num_ranks > 1:
                 kept = placement if vicinity is None else vicinity.placement

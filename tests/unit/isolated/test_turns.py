@@ -7,7 +7,7 @@ import torch
 from laconic.graph import Adjacency
 from laconic.graph.operators.linear import LinearOperator
 from laconic.graph.operators.slices import columns_of
-from laconic.isolated.turns import Turns, halo_seen, turns_for
+from laconic.isolated.turns import Turns, copies_outweigh, halo_seen, turns_for
 
 # Owned rows 0, 1, 2 receive from halo rows 3, 4, 5 and from each other in a line: 5 -> 2 -> 1 -> 0, 4 -> 1, 3 -> 0.
 LINE = Adjacency.from_edges(np.array([1, 2, 3, 4, 5]), np.array([0, 1, 0, 1, 2]), 3, 6)
@@ -31,8 +31,10 @@ def test_every_row_that_takes_part_has_one_turn(taking_part):
     everyone = torch.arange(9) if taking_part is None else torch.from_numpy(taking_part)
     assert sorted(torch.cat(groups).flatten().tolist()) == everyone.tolist()
     whole = torch.cat([torch.tensor([[-2], [-1]]), halo])
+    room = None
     for turn, group in enumerate(groups):
-        assert torch.equal(turns.rows(whole, turn), torch.cat([whole[:2], group]))
+        rows, room = turns.rows(whole, turn, room)
+        assert torch.equal(rows, torch.cat([whole[:2], group]))
         assert torch.equal(halo[turns.columns(turn)], group)
 
 
@@ -50,3 +52,11 @@ def test_columns_of_a_matrix_are_a_matrix(columns):
     numbers = np.arange(6)[columns]
     expected = (whole @ unit)[:, numbers.tolist()]
     assert torch.equal(part @ torch.eye(len(numbers), dtype=torch.float64), expected)
+
+
+def test_features_much_wider_than_layers_are_not_copied_for_turns():
+    """Rows left out spare four times the widths that layers read; copies may be eight times that."""
+    # 10 owned rows, 40 of others in two groups: 30 rows are copied, 20 are spared.
+    assert not copies_outweigh(10, 40, 2, width_constant=64 * 3, width_changing=9)
+    assert copies_outweigh(10, 40, 2, width_constant=64 * 3 + 1, width_changing=9)
+    assert not copies_outweigh(10, 40, 1, width_constant=10_000, width_changing=1)
