@@ -131,11 +131,8 @@ def test_input_features_of_remembered_neighbours_come_once():
         assert torch.isfinite(torch.tensor(rank.losses)).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "travels"), [("keep=sums", False), ("keep=rows", False), ("remember=False", True)]
-)
-def test_features_that_a_refresh_brought_do_not_travel_again_for_an_evaluation(settings, travels):
+@pytest.mark.parametrize("settings", ["keep=sums", "keep=rows", "remember=False"])
+def test_features_that_a_refresh_brought_do_not_travel_again_for_an_evaluation(settings):
     ranks = run_isolated(lambda: GraphSAGE(IN, 8, 2, OUT), make_graph(), 3, f"partitioner=random, {settings}", 1)
-    rows = [row for rank in ranks for row in rank.counted[0] if row.operation == "all_to_all"]
-    assert any(row.phase == "setup" for row in rows) == travels
-    assert any(row.phase == "repartition" for row in rows) != travels
+    phases = {row.phase for rank in ranks for row in rank.counted[0] if row.operation == "all_to_all"}
+    assert phases - {"evaluation"} == {"setup" if settings == "remember=False" else "repartition"}
