@@ -78,10 +78,14 @@ class Benchmark:
         known = self._known(name)
         if known is not None:
             return known
+        started = time.monotonic()
         numbers = measure()
+        seconds = round(time.monotonic() - started, 1)
         RESULTS.mkdir(exist_ok=True)
+        row = {"cell": name, "code": _code_version(), "seconds": seconds, "numbers": numbers}
         with self._partial.open("a") as file:
-            file.write(json.dumps({"cell": name, "code": _code_version(), "numbers": numbers}) + "\n")
+            file.write(json.dumps(row) + "\n")
+        _progress.print(f"{time.strftime('%H:%M:%S')} {name}: {seconds} s")
         return numbers
 
     def is_known(self, name: str) -> bool:
@@ -237,3 +241,5 @@ def _processor() -> str:
 
 
 console = Console(width=110)
+# Beside the tables, so that a run's output is what it was and a person sees that it goes on.
+_progress = Console(stderr=True, highlight=False, soft_wrap=True)

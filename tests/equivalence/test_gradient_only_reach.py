@@ -111,23 +111,45 @@ def test_a_model_that_sees_further_than_it_did_when_attached_is_refreshed(monkey
     assert all("repartition" in {row.phase for row in rows} for rows in ranks[0].counted)
 
 
-@pytest.mark.parametrize("is_taken_in", [True, False])
-def test_features_that_change_after_they_were_taken_in_are_refused(is_taken_in):
+@pytest.mark.parametrize(
+    ("settings", "first_epoch_refused", "said"),
+    [
+        ("reach=2, ", 1, "after the model was attached"),
+        ("reach=2, ", 2, "after the model was attached"),
+        # With as many labels nothing is taken in by default, and features may change until they are fetched.
+        ("", 2, "after the first epoch began"),
+    ],
+)
+def test_features_that_change_after_others_have_them_are_refused(settings, first_epoch_refused, said):
     graph = make_graph()
 
     def run(transport):
-        # By default, with as many labels, nothing is.
-        strategy = parse_strategy(f"gradient_only({'reach=2, ' if is_taken_in else ''}partitioner=random)")
+        strategy = parse_strategy(f"gradient_only({settings}partitioner=random)")
         shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         strategy.attach(DEEP["GCN-3 dropout"][1]().double(), shard, seed=0)
+        if not settings:
+            shard.x.mul_(2)
+        for epoch in range(1, first_epoch_refused):
+            strategy.start_epoch(epoch)
         shard.x.mul_(2)
-        if is_taken_in:
-            with pytest.raises(ConfigError, match="changed in place after the model was attached"):
-                strategy.start_epoch(1)
-            return
+        with pytest.raises(ConfigError, match=f"changed in place {said}"):
+            strategy.start_epoch(first_epoch_refused)
+
+    run_ranks(3, run)
+
+
+@pytest.mark.parametrize("keep", ["rows", "sums"])
+def test_an_evaluation_does_not_mix_features_from_before_and_after_a_change(keep):
+    graph = make_graph()
+
+    def run(transport):
+        strategy = parse_strategy(f"gradient_only(keep={keep}, partitioner=random)")
+        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        model = DEEP["GCN-3 dropout"][1]().double()
+        strategy.attach(model, shard, seed=0)
         strategy.start_epoch(1)
         shard.x.mul_(2)
         with pytest.raises(ConfigError, match="changed in place after the first epoch began"):
-            strategy.start_epoch(2)
+            model.eval()(shard.x, shard.edge_index)
 
     run_ranks(3, run)

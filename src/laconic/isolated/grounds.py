@@ -135,6 +135,8 @@ class RememberedGrounds(Grounds):
         self._super_epoch, self._drawn_from = super_epoch, None
 
     def start_epoch(self, epoch: int) -> None:
+        if self.vicinity is not None:
+            self.vicinity.check_features()
         shard = self.aggregator.take_turn(epoch)
         self._attachment.train_on(StandIn(shard, self.aggregator, lambda: self.aggregator.run_ahead(self._run_on)))
 

@@ -25,7 +25,7 @@ from torch_geometric.nn import APPNP, MessagePassing
 from laconic.attach.aggregator import Linear
 from laconic.attach.norms import is_over_nodes
 from laconic.attach.remembered import RememberedInputs
-from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
 from laconic.halo.coder import Coder
 from laconic.halo.placement import Placement
@@ -92,7 +92,6 @@ class ReachingAggregator(RememberingAggregator):
         self._of_turn: Shard | None = None
         self._parts_of_constants = PartsOfConstants()
         self._extended: Shard | None = None
-        self._copied_version = 0
         # Numbers of the calls whose sums travel in a refresh; of each call, whether its sums change in training.
         self._sent: list[int] = []
         self._changes: list[bool] = []
@@ -107,7 +106,6 @@ class ReachingAggregator(RememberingAggregator):
     def trained_on(self) -> Shard:
         """The rank's own rows, and behind them the halo's, (N + H). All ranks ask together for the first time."""
         if self._extended is None:
-            self._copied_version = self._shard.x._version
             self._extended = with_halo_rows(self._shard, self.halo_features, share=1.0, key=())
             self._constants = RememberedInputs(self._extended.x, num_rows=self._placement.largest_num_rows)
             # The halo's features are in there; nobody asks for them alone again.
@@ -118,13 +116,6 @@ class ReachingAggregator(RememberingAggregator):
     def known_halo_features(self) -> Tensor | None:
         self._check_features()
         return None if self._extended is None else self._extended.x[self._shard.num_rows :]
-
-    def _check_features(self) -> None:
-        if self._extended is not None and self._shard.x._version != self._copied_version:
-            raise ConfigError(
-                "The features were changed in place after the first epoch began, and this rank and others go on with "
-                "copies of what they were. Change them before the first epoch."
-            )
 
     def take_turn(self, epoch: int) -> Shard:
         self._check_features()

@@ -42,7 +42,8 @@ def rehearse(
     """Returns what this rank will send and receive, as its ledger will count it.
 
     Rows of epoch 0 are what the first epoch costs once (phase "setup"); the others, labelled `epoch`, are what that
-    epoch costs, with one training step and one evaluation, the counting of scores excepted.
+    epoch costs, with one training step and one evaluation, the counting of scores excepted. An evaluation before the
+    first epoch is not among them: features travel for it that no refresh has brought yet.
 
     Args:
         model: attached or not; it is copied and stays as it is.

@@ -63,7 +63,7 @@ class GradientOnly(Strategy):
             sums, losses have to be over training nodes: what others get in training may lack neighbours.
         turns: with sums, gradients flow through one in so many rows of neighbours in each step, and count for all; 1:
             through all of them, which for two layers is exact. By default so many that it is at most twice as many as
-            the rank has rows.
+            the rank has rows; 1 for features far wider than layers.
         reach: with sums, over how many hops rows of other ranks that training nodes see are computed here, the last of
             them from sums that are kept; one less than the model has layers is exact. By default as many as add at
             most twice as many rows as the rank has, and half of those of all others.
