@@ -338,12 +338,11 @@ def test_with_turns_the_first_loss_of_two_layers_is_that_of_one_machine(name):
         assert rank.losses == pytest.approx(single.losses, rel=0, abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    "kept", ["turns=1, reach=1, codec=identity", "turns=3, reach=1", "turns=1, reach=2", "keep=sums"]
-)
+@pytest.mark.parametrize("kept", ["turns=1, reach=1", "turns=3, reach=1", "turns=1, reach=2", "keep=sums"])
+@pytest.mark.parametrize("codec", ["identity", "quantize(bits=4, stochastic=False)"])
 @pytest.mark.parametrize("name", MORE_LAYERS)
-def test_every_epoch_costs_what_was_predicted(name, kept):
-    settings = f"{kept}, partitioner=random, repartition_every=2"
+def test_every_epoch_costs_what_was_predicted(name, codec, kept):
+    settings = f"{kept}, partitioner=random, repartition_every=2, codec={codec}"
     ranks = run_isolated(MORE_LAYERS[name], make_graph(), 3, settings, 5, foretold=True)
     check_foretold(ranks)
     check_alike(ranks)

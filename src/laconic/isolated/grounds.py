@@ -16,6 +16,7 @@ from laconic.attach import Attachment
 from laconic.attach.aggregator import Aggregator, LocalAggregator
 from laconic.attach.forward import run_model
 from laconic.attach.scope import StandIn
+from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.halo.coder import Coder
 from laconic.halo.placement import Placement
@@ -117,6 +118,9 @@ class RememberedGrounds(Grounds):
         self.row_factors = None
         self._refreshed_with: dict[str, Tensor] = {}
         self._restored: dict[str, Tensor] | None = None
+        # How often the features had been changed in place when others took copies of them: with rows that are taken in
+        # before the model was attached, otherwise in the first refresh.
+        self._copied_version = None if self.evaluates_same_halo else self.shard.x._version
 
     def enter(self, super_epoch: int, epoch: int, *, is_last: bool) -> None:
         model = self._attachment.model
@@ -135,8 +139,7 @@ class RememberedGrounds(Grounds):
         self._super_epoch, self._drawn_from = super_epoch, None
 
     def start_epoch(self, epoch: int) -> None:
-        if self.vicinity is not None:
-            self.vicinity.check_features()
+        self._check_features()
         shard = self.aggregator.take_turn(epoch)
         self._attachment.train_on(StandIn(shard, self.aggregator, lambda: self.aggregator.run_ahead(self._run_on)))
 
@@ -163,14 +166,30 @@ class RememberedGrounds(Grounds):
 
     @property
     def halo_features(self) -> Tensor | None:
-        return self.aggregator.known_halo_features if self.placement.shard is self.shard else None
+        if not self.evaluates_same_halo:
+            return None
+        self._check_features()
+        return self.aggregator.known_halo_features
+
+    @property
+    def evaluates_same_halo(self) -> bool:
+        """Whether a refresh brings the halo rows that an evaluation needs: no rows of others were taken in."""
+        return self.placement.shard is self.shard
+
+    def _check_features(self) -> None:
+        # Not taken anew: other ranks may have changed nothing, and would not take part.
+        if self._copied_version not in (None, self.shard.x._version):
+            raise ConfigError(
+                "The features were changed in place after other ranks had taken copies of them, and training would go "
+                "on with what they were. Change them before the model is attached."
+            )
 
     def refresh(self) -> None:
         """Runs the model once over the whole graph and keeps what ranks get of each other."""
         model = self._attachment.model
         if self.aggregator.needs_refresh:
-            if self.vicinity is not None:
-                self.vicinity.check_features()
+            self._check_features()
+            self._copied_version = self.shard.x._version
             self._run(model)
         self._refreshed_with = _copied(model)
 

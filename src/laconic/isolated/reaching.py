@@ -114,11 +114,9 @@ class ReachingAggregator(RememberingAggregator):
 
     @property
     def known_halo_features(self) -> Tensor | None:
-        self._check_features()
         return None if self._extended is None else self._extended.x[self._shard.num_rows :]
 
     def take_turn(self, epoch: int) -> Shard:
-        self._check_features()
         assert self._turns is not None, "a refresh comes before the first step"
         turn = epoch % self._turns.num_turns
         if self._of_turn is None or turn != self._turn:

@@ -64,7 +64,7 @@ def rehearse(
         played: RememberedGrounds | None = None
         recorder: Recorder | None = None
         # The rows of an evaluation, unless others were taken in.
-        is_one_halo = isinstance(grounds, RememberedGrounds) and grounds.placement.shard is grounds.shard
+        is_one_halo = isinstance(grounds, RememberedGrounds) and grounds.evaluates_same_halo
 
         def halo_features() -> Tensor | None:
             return played.halo_features if played is not None and is_one_halo else None

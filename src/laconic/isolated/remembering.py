@@ -18,7 +18,6 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import RememberedInputs
-from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.halo.coder import Coder
@@ -46,8 +45,6 @@ class RememberingAggregator(Aggregator):
         self._constants = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
         # With the constant itself: the id of one that is gone may be another's.
         self._of_constants: dict[int, tuple[Tensor, Tensor]] = {}
-        # How often the features had been changed in place when they were fetched.
-        self._features_version: int | None = None
         self._kept: list[Tensor] = []
         self._kept_products: dict[int, Tensor] = {}
         self._is_refreshing = False
@@ -101,17 +98,8 @@ class RememberingAggregator(Aggregator):
     @property
     def known_halo_features(self) -> Tensor | None:
         """The same if they have come, which is so on all ranks or on none; else None."""
-        self._check_features()
         _, halo = self._of_constants.get(id(self._shard.x), (None, None))
         return halo
-
-    def _check_features(self) -> None:
-        # Not fetched anew: other ranks may have changed nothing, and would not take part.
-        if self._features_version not in (None, self._shard.x._version):
-            raise ConfigError(
-                "The features were changed in place after the first epoch began, and this rank and others go on with "
-                "copies of what they were. Change them before the first epoch."
-            )
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
@@ -211,8 +199,6 @@ class RememberingAggregator(Aggregator):
 
     def _fetch_once(self, constant: Tensor) -> Tensor:
         if id(constant) not in self._of_constants:
-            if constant is self._shard.x:
-                self._features_version = constant._version
             self._of_constants[id(constant)] = (constant, self._exchange.start(constant).wait())
         return self._of_constants[id(constant)][1]
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
-from laconic.errors import ConfigError
 from laconic.graph import Adjacency, Shard
 from laconic.halo.placement import Placement, by_owner
 from laconic.isolated.turns import MOST_OVER_OWNED, mark_seen
@@ -36,21 +35,11 @@ class Vicinity:
             halo the rows where those begin.
         reach: hops from training rows over which all rows are there, be it as halo; the same on all ranks.
         is_whole: whether that is as far as the model sees.
-        copied: features of the rank's own rows, where some were taken in, and how often they had been changed in place.
     """
 
     placement: Placement
     reach: int
     is_whole: bool
-    copied: tuple[Tensor, int] | None = None
-
-    def check_features(self) -> None:
-        """Raises ConfigError if features were changed in place since others took them in."""
-        if self.copied is not None and self.copied[0]._version != self.copied[1]:
-            raise ConfigError(
-                "The features were changed in place after the model was attached, and other ranks have taken them in "
-                "before. Change them before the model is attached, or use reach=1."
-            )
 
     def __str__(self) -> str:
         if self.is_whole:
@@ -82,9 +71,7 @@ def find_vicinity(placement: Placement, num_hops: int, reach: int | None = None)
             if reach is None and further.sees_too_many(num_hops):
                 break
             known, hops = further, hops + 1
-        placed, x = known.placed(), placement.shard.x
-        copied = None if placed is placement else (x, x._version)
-        return Vicinity(placed, hops, is_whole=hops >= num_hops, copied=copied)
+        return Vicinity(known.placed(), hops, is_whole=hops >= num_hops)
 
 
 @final
