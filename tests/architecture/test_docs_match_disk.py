@@ -18,8 +18,8 @@ def test_every_path_that_a_page_names_exists(page):
         assert named.exists(), f"{page.name} names {in_backticks or linked}"
 
 
-def test_the_tree_in_the_readme_is_the_tree_on_disk():
-    tree = README_TREE.search((ROOT / "README.md").read_text()).group(1)
+def test_the_tree_in_the_architecture_is_the_tree_on_disk():
+    tree = TREE.search((ROOT / "ARCHITECTURE.md").read_text()).group(1)
     listed = set(re.findall(r"^  (\w+)/ ", tree, flags=re.MULTILINE))
     on_disk = {
         path.name for path in (ROOT / "src" / "laconic").iterdir() if path.is_dir() and path.name != "__pycache__"
@@ -27,7 +27,7 @@ def test_the_tree_in_the_readme_is_the_tree_on_disk():
     assert listed == on_disk
 
 
-README_TREE = re.compile(r"```\n(src/laconic/\n.*?)```", flags=re.DOTALL)
+TREE = re.compile(r"```text\n(src/laconic/\n.*?)```", flags=re.DOTALL)
 
 
 def test_every_verb_in_the_readme_exists():
