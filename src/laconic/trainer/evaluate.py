@@ -3,16 +3,12 @@
 scores = Evaluation("accuracy", shard)(attachment.model)       # {"train": 0.97, "val": 0.79, "test": 0.81}
 """
 
+import statistics
 from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torchmetrics.functional.classification import (
-    binary_auroc,
-    multiclass_stat_scores,
-    multilabel_stat_scores,
-)
 
 from laconic.attach.forward import run_model
 from laconic.comm import Communicator, Ledger, LocalTransport
@@ -20,7 +16,7 @@ from laconic.comm.gather import gather_rows
 from laconic.errors import ConfigError, DivergedError
 from laconic.graph import Shard
 
-# Shapes: N nodes, R rows of one split, C classes or labels
+# Shapes: N nodes, R rows of one split, C classes or labels, P positive rows
 
 
 @final
@@ -110,14 +106,16 @@ def _micro_f1(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tenso
 
 def _counts(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tensor:
     """Returns true and false positives, true and false negatives, summed over classes and ranks."""
-    guess, num_classes = predicted(logits_RC, is_multilabel=y.dim() == 2), logits_RC.shape[1]
-    if not len(y):
-        counts = torch.zeros(5, dtype=torch.int64)
-    elif y.dim() == 2:
-        counts = multilabel_stat_scores(guess, y.long(), num_classes, average="micro", validate_args=False)
+    if y.dim() == 2:
+        guess_RC, truth_RC = predicted(logits_RC, is_multilabel=True).bool(), y > 0
+        is_of_kind = (guess_RC & truth_RC, guess_RC & ~truth_RC, ~guess_RC & ~truth_RC, ~guess_RC & truth_RC)
+        counts = torch.stack([each.sum() for each in is_of_kind])
     else:
-        counts = multiclass_stat_scores(guess, y, num_classes, average="micro", validate_args=False)
-    return communicator.all_reduce(counts.long())[:4].double()
+        num_right = (predicted(logits_RC, is_multilabel=False) == y).sum()
+        num_wrong = len(y) - num_right
+        # A wrong guess says one class too much and misses another; all other classes are rightly not said.
+        counts = torch.stack([num_right, num_wrong, len(y) * (logits_RC.shape[1] - 1) - num_wrong, num_wrong])
+    return communicator.all_reduce(counts).double()
 
 
 def _roc_auc(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tensor:
@@ -131,8 +129,25 @@ def _roc_auc(logits_RC: Tensor, y: Tensor, communicator: Communicator) -> Tensor
     telling = ((positives > 0) & (positives < len(truth_RC))).nonzero().squeeze(1).tolist()
     if not telling:
         return torch.tensor(0.5)
-    areas = [binary_auroc(chance_RC[:, c].contiguous(), truth_RC[:, c], validate_args=False) for c in telling]
-    return torch.stack(areas).mean()
+    areas = [_area(chance_RC[:, c].contiguous(), truth_RC[:, c].bool()) for c in telling]
+    return torch.tensor(statistics.fmean(areas), dtype=torch.float64)
+
+
+def _area(scores_R: Tensor, is_positive_R: Tensor) -> float:
+    """Returns the area under the ROC curve: how many pairs of a positive and a negative row are in the right order.
+
+    By Mann and Whitney: with the rows ranked from 1 and ties at the mean of their ranks, the ranks of P positive rows
+    add up to P (P + 1) / 2 if all are below the N negative ones, and each pair in the right order adds 1.
+    """
+    sorted_R, positive_P = scores_R.sort().values, scores_R[is_positive_R]
+    # The mean rank of ties lies halfway between how many rows are below and how many are not above.
+    num_below_P = torch.searchsorted(sorted_R, positive_P)
+    num_not_above_P = torch.searchsorted(sorted_R, positive_P, right=True)
+    # Doubled, ranks are whole numbers: nothing is rounded before the division.
+    twice_ranks = int((num_below_P + num_not_above_P + 1).sum())
+    num_positive = len(positive_P)
+    num_pairs = num_positive * (len(scores_R) - num_positive)
+    return (twice_ranks - num_positive * (num_positive + 1)) / (2 * num_pairs)
 
 
 _SCORES: dict[str, Callable[[Tensor, Tensor, Communicator], Tensor]] = {

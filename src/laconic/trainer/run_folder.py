@@ -29,7 +29,7 @@ from laconic.trainer.config import Config
 from laconic.trainer.config_file import as_layer, model_name, read_layer, resolve
 
 _PARENT = Path("runs")
-_PACKAGES = ("torch", "torch_geometric", "numba", "numpy", "safetensors", "torchmetrics")
+_PACKAGES = ("torch", "torch_geometric", "numba", "numpy", "safetensors")
 
 
 @final

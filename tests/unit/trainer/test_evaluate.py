@@ -95,6 +95,16 @@ def test_roc_auc_tells_confident_outputs_apart(small_graph):
     assert Evaluation("roc_auc", shard)(Fixed(confident))["test"] == 1.0
 
 
+def test_roc_auc_counts_a_tie_as_half_a_pair_in_order(labelled, logits):
+    coarse = logits.round()
+    assert len(coarse.unique()) < 10, "there are ties"
+    rows = labelled.test_mask
+    areas = [area_by_pairs(coarse[rows, c], labelled.y[rows, c] > 0) for c in range(3)]
+    scores = Evaluation("roc_auc", labelled)(Fixed(coarse))
+    assert scores["test"] == round(sum(areas) / 3, 7)
+    assert set(Evaluation("roc_auc", labelled)(Fixed(torch.zeros(60, 4))).values()) == {0.5}
+
+
 def test_roc_auc_of_a_split_with_one_class_is_refused(small_graph):
     y = small_graph.y.clone()
     y[small_graph.val_mask] = 2
