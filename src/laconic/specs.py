@@ -12,8 +12,9 @@ import dataclasses
 import difflib
 import inspect
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, TypeVar, final
 
 from laconic.errors import ConfigError
 
@@ -24,6 +25,32 @@ Member = TypeVar("Member")
 one_syntax_tree = threading.Lock()
 
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+
+
+@final
+class LazyTable(Mapping[str, type[Member]]):
+    """A family's members by name, each imported when it is asked for: a run loads the one that it uses.
+
+    Args:
+        homes: where each member lives, as "package.module:Class".
+    """
+
+    def __init__(self, homes: Mapping[str, str]) -> None:
+        self._homes = dict(homes)
+
+    def __getitem__(self, name: str) -> type[Member]:
+        module, _, member = self._homes[name].partition(":")
+        kind: type[Member] = getattr(import_module(module), member)
+        return kind
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
 
 
 def parse_spec(text: str, table: Mapping[str, type[Member]], *, family: str) -> Member:

@@ -1,4 +1,7 @@
-"""Columns from CSV (also .csv.gz) and Parquet files, by pyarrow. Errors name the file."""
+"""Columns from CSV (also .csv.gz) and Parquet files, by pyarrow. Errors name the file.
+
+Pyarrow is imported by those who read a table: no other run waits for it, or has the thread that it starts.
+"""
 
 import gzip
 from collections.abc import Collection
@@ -6,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.compute
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from laconic.datasets._arrays import require_file
@@ -26,6 +25,8 @@ def read_columns(path: Path, *, words: Collection[str] = ()) -> dict[str, NDArra
         path: the file.
         words: what may stand in the rows beside numbers; any other word in the first line makes it a header.
     """
+    import pyarrow.parquet
+
     require_file(path)
     try:
         table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path, words)
@@ -52,6 +53,8 @@ def stack(columns: dict[str, NDArray[Any]], where: str) -> NDArray[Any]:
 
 
 def _read_csv(path: Path, words: Collection[str]) -> Any:
+    import pyarrow.csv
+
     cells = [cell.strip().strip('"') for cell in _first_line(path).split(",")]
     is_header = any(not _is_number(cell) and cell not in words for cell in cells)
     names = None if is_header else [str(i) for i in range(len(cells))]
@@ -80,6 +83,8 @@ def _first_line(path: Path) -> str:
 
 
 def _to_numpy(column: Any, where: str) -> NDArray[Any]:
+    import pyarrow.compute
+
     kind = column.type
     if isinstance(kind, pyarrow.ListType | pyarrow.LargeListType | pyarrow.FixedSizeListType):
         rows = column.combine_chunks()
@@ -98,6 +103,7 @@ def _to_numpy(column: Any, where: str) -> NDArray[Any]:
 
 
 def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
     # Which of the three a Parquet file says depends on what wrote it.
-    types = pyarrow.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))

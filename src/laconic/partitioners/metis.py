@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import final
 
 import numpy as np
-import pymetis
 from numpy.typing import NDArray
 
 from laconic.errors import ConfigError
@@ -87,6 +86,9 @@ class Metis(Partitioner):
         return min(num_nodes, self._limit(num_nodes * heaviest, heaviest, num_parts) // extra.denominator)
 
     def _run_metis(self, indptr: Ints, indices: Ints, linked: Ints, weights: Ints, num_parts: int, seed: int) -> Parts:
+        # A run on one rank, or on a store, divides nothing.
+        import pymetis
+
         # METIS crowds nodes without neighbours into one part, so it never sees them.
         number = np.cumsum(np.diff(indptr) > 0) - 1
         starts = np.append(indptr[linked], indptr[-1])

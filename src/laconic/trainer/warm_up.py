@@ -4,24 +4,16 @@ What is compiled is so what a run uses, in float32. Numba keeps it on disk, besi
 folder: the first time takes a minute or two, every other time a second or two, for loading.
 """
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from laconic.attach.forward import run_model
-from laconic.comm.codecs import MessageKey, parse_codec
 from laconic.datasets import load
 from laconic.graph import Shard
-from laconic.graph.operators.dropout import drop_edges
 from laconic.graph.sampling import NeighbourSampler
-from laconic.graph.stats import GraphStats
-from laconic.kernels.keyed import fold_key
 from laconic.models import MODELS, ModelSpec, build_model, parse_model
-from laconic.partitioners import PARTITIONERS
-from laconic.store import REORDERS, check_reorder, write_store
 from laconic.strategies.single import Single
 from laconic.trainer.objective import objective
 
@@ -46,6 +38,17 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
     Args:
         report: told what is next.
     """
+    # Here, because every run imports this module for its model.
+    import tempfile
+    from pathlib import Path
+
+    from laconic.comm.codecs import MessageKey, parse_codec
+    from laconic.graph.operators.dropout import drop_edges
+    from laconic.graph.stats import GraphStats
+    from laconic.kernels.keyed import fold_key
+    from laconic.partitioners import PARTITIONERS
+    from laconic.store import REORDERS, check_reorder, write_store
+
     tell = report or (lambda line: None)
     for spec in (*MODELS, "sage(aggregate='max')"):
         tell(f"model {spec}")
