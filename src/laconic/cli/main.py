@@ -25,6 +25,7 @@ from laconic.cli.predict import predict
 from laconic.cli.train import train
 from laconic.errors import LaconicError
 from laconic.launch.last_words import leave_last_words
+from laconic.processes import leave
 from laconic.units import format_bytes
 
 EXIT_USER_ERROR = 2
@@ -130,5 +131,8 @@ app.command()(doctor)
 
 
 def main() -> None:
-    """Runs the command; the entry point of the package."""
-    app()
+    """Runs the command and ends the process; the entry point of the package."""
+    try:
+        app()
+    except SystemExit as end:
+        leave(end.code)

@@ -6,7 +6,7 @@ from typing import Literal, cast
 import typer
 
 from laconic.cli.console import console
-from laconic.cli.ranks import RANKS_HELP, share_among_ranks
+from laconic.cli.ranks import RANKS_HELP, load_trainer, share_among_ranks
 from laconic.errors import ConfigError
 from laconic.units import format_count
 
@@ -45,6 +45,7 @@ def predict(
 
     which = cast(Literal["best", "last"], checkpoint)
     rank = share_among_ranks(ranks, check)
+    load_trainer()
     from laconic.trainer.predict import check_output, write_predictions
     from laconic.trainer.predict import predict as predict_run
 

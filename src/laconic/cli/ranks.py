@@ -9,7 +9,7 @@ import typer
 from laconic.cli.console import print_error
 from laconic.errors import ConfigError
 from laconic.launch.environment import rank_environment
-from laconic.processes import num_usable_cores
+from laconic.launch.template import can_be_template, loading, loading_for_ranks
 
 RANKS_HELP = "Start so many ranks here, which share the graph. Not needed under torchrun or SLURM."
 
@@ -35,17 +35,28 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
         return 0
     if num_ranks < 1:
         raise ConfigError(f"--ranks should be 1 or more; got {num_ranks}.")
-    if num_ranks > num_usable_cores():
-        # They would take turns to load torch and PyG, seconds each, before the first could refuse anything. Where each
-        # has a core it does so as soon as this process could, and a run that is not refused starts sooner.
+    # What all ranks need is loaded here, and refused here: they begin as copies of this process.
+    is_template = can_be_template()
+    with loading_for_ranks(num_ranks):
         check(num_ranks)
+        from laconic.kernels.compile import load_compiler
+
+        load_compiler()
+    from laconic.cli.main import main
     from laconic.launch.local import run_local_ranks
 
     # The same command again: its ranks find in their environment who they are.
     command = [sys.executable, "-m", "laconic", *sys.argv[1:]]
-    raise typer.Exit(run_local_ranks(command, num_ranks, tell=print_error))
+    loaded = main if is_template else None
+    raise typer.Exit(run_local_ranks(command, num_ranks, loaded=loaded, tell=print_error))
 
 
 def has_several_ranks() -> bool:
     """Whether this process is one of several ranks."""
     return rank_environment() is not None
+
+
+def load_trainer() -> None:
+    """Imports what training and predicting take: seconds, the first time."""
+    with loading():
+        import laconic.trainer.early_checks  # noqa: F401

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.cli.console import console, error_console
-from laconic.cli.ranks import RANKS_HELP, has_several_ranks, share_among_ranks
+from laconic.cli.ranks import RANKS_HELP, has_several_ranks, load_trainer, share_among_ranks
 from laconic.errors import ConfigError
 from laconic.units import format_bytes, format_count, format_seconds
 
@@ -85,6 +85,7 @@ def train(
             check_resume(resume, layers(num_ranks), num_ranks)
 
     rank = share_among_ranks(ranks, check)
+    load_trainer()
     summary = _run(layers(2 if has_several_ranks() else 1), resume)
     if rank == 0:
         _print_summary(summary)

@@ -65,6 +65,16 @@ def threading_layer() -> str:
     return str(numba.threading_layer())
 
 
+def load_compiler() -> None:
+    """Loads what numba loads before the first kernel, whichever that is; starts no thread."""
+    _nothing()
+
+
+@serial_kernel
+def _nothing():
+    """Does nothing."""
+
+
 def inline_kernel(function: Kernel) -> Kernel:
     """Compiles a small function that other kernels call; it becomes part of its caller.
 

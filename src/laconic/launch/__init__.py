@@ -1,6 +1,7 @@
 """How ranks come into being. Nothing is imported here: `laconic.launch.local` needs no torch to start ranks.
 
 local.py        starts ranks on this machine
+template.py     how a process is loaded that ranks begin as copies of
 last_words.py   what ranks say before they fail, told once
 environment.py  which rank this process is, by torchrun's or SLURM's variables
 join.py         brings the ranks together

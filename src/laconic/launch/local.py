@@ -14,15 +14,17 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import final
 
 from laconic.errors import ConfigError
 from laconic.launch.last_words import last_words_variable, read_last_words, tell_once
-from laconic.processes import GroupProcess, HeldSignals, Stream, WatchedProcesses, threads_per_rank
+from laconic.processes import GroupProcess, HeldSignals, Stream, WatchedProcesses, is_safe_to_fork, threads_per_rank
+from laconic.processes.process import Work
 from laconic.units import format_seconds
 
 _log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ def run_local_ranks(
     command: Sequence[str],
     num_ranks: int,
     *,
+    loaded: Callable[[], object] | None = None,
     environment: Mapping[str, str] | None = None,
     grace_seconds: float = 30.0,
     show: Callable[[str], None] | None = None,
@@ -52,6 +55,8 @@ def run_local_ranks(
     Args:
         command: the program and its arguments; the program is looked up on PATH.
         num_ranks: how many.
+        loaded: what the command does, where this process has imported all that it needs (`template.py`): the ranks are
+            then copies of this process that call it, unless this process has threads, which copies would lack.
         environment: variables for all ranks, which win over those of this process.
         grace_seconds: see above.
         show: called with each line of ranks that failed, such as "rank 2 | ValueError"; writes to stderr by default.
@@ -62,9 +67,9 @@ def run_local_ranks(
     _check(command, num_ranks, variables)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with HeldSignals() as signals, TemporaryDirectory(prefix="laconic-") as folder:
-        launch = _Launch(signals, num_ranks, grace_seconds, Path(folder) if tell is not None else None)
-        launch.run(command, variables)
+    with HeldSignals() as signals, _folder_of_words() as folder:
+        launch = _Launch(signals, num_ranks, grace_seconds, folder if tell is not None else None)
+        launch.run(loaded if loaded is not None and is_safe_to_fork() else command, variables)
         launch.show_failures(show or _write_to_stderr)
         if tell is not None:
             for message in tell_once(launch.words()):
@@ -72,6 +77,16 @@ def run_local_ranks(
         # These took their effect: the ranks have heard them, and the exit code tells.
         del signals.received[: launch.num_signals]
     return launch.exit_code
+
+
+@contextmanager
+def _folder_of_words() -> Iterator[Path]:
+    # Not by TemporaryDirectory: a copy of this process would take the folder away when it ends.
+    folder = mkdtemp(prefix="laconic-")
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @final
@@ -95,7 +110,7 @@ class _Launch:
     def exit_code(self) -> int:
         return next((rank.exit_code or 0 for rank in self._ranks.failed), 0)
 
-    def run(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+    def run(self, work: Work, variables: Mapping[str, str]) -> None:
         """Starts the ranks, and returns when all of them have ended."""
         door = socket.create_server((_ADDRESS, 0), backlog=self._num_ranks + 16)
         with self._ranks, door as listening:
@@ -104,7 +119,7 @@ class _Launch:
                 own, keep = _rank_variables(variables, rank, self._num_ranks, port), partial(self._keep_line, rank)
                 if self._folder is not None:
                     own |= last_words_variable(self._folder, rank)
-                self._ranks.start(rank, command, own, output="together" if rank else "inherited", on_line=keep)
+                self._ranks.start(rank, work, own, output="together" if rank else "inherited", on_line=keep)
             # The ranks knock at the door that is there already, and are let in when torch is loaded here too.
             store = _serve_store(listening, self._num_ranks)
             self._ranks.wait()

@@ -1,6 +1,8 @@
 """Processes that are started, watched and ended together: one per rank by `launch`, one per host by the lab."""
 
 from laconic.processes.cores import num_usable_cores, threads_per_rank
+from laconic.processes.fork import is_safe_to_fork
+from laconic.processes.leave import leave
 from laconic.processes.lines import LineReader
 from laconic.processes.process import GroupProcess, Stream
 from laconic.processes.signals import HeldSignals, signal_handler, unwinding_signals
@@ -12,6 +14,8 @@ __all__ = [
     "LineReader",
     "Stream",
     "WatchedProcesses",
+    "is_safe_to_fork",
+    "leave",
     "num_usable_cores",
     "signal_handler",
     "threads_per_rank",

@@ -11,13 +11,21 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    """Replaces this process by the command; comes back only if there is none."""
-    # A starter that is killed cannot end its processes: the kernel does. On Linux; elsewhere they are left.
+def die_with(starter: int) -> None:
+    """Has the kernel kill this process when its starter ends: one that is killed cannot. On Linux; elsewhere it lives.
+
+    Args:
+        starter: its pid; this process exits if it has ended already.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[1]):
+    if os.getppid() != starter:
         sys.exit(1)  # it was killed before we could ask
+
+
+def main() -> None:
+    """Replaces this process by the command; comes back only if there is none."""
+    die_with(int(sys.argv[1]))
     # Python ignores these, and a command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -17,8 +17,9 @@ from types import TracebackType
 from typing import final
 
 from laconic.processes.events import Events
+from laconic.processes.fork import Output
 from laconic.processes.lines import LineReader
-from laconic.processes.process import GroupProcess, Output, Stream
+from laconic.processes.process import GroupProcess, Stream, Work
 from laconic.processes.signals import HeldSignals
 
 # Between SIGTERM and SIGKILL, for a process that had its grace period already.
@@ -88,7 +89,7 @@ class WatchedProcesses:
     def start(
         self,
         number: int,
-        command: Sequence[str],
+        work: Work,
         environment: Mapping[str, str],
         *,
         output: Output,
@@ -101,7 +102,7 @@ class WatchedProcesses:
             on_line: called with each line that comes through a pipe, and by which.
         """
         self._started = self._started or time.monotonic()
-        process = GroupProcess(number, command, environment, output=output, inside=inside)
+        process = GroupProcess(number, work, environment, output=output, inside=inside)
         self.all.append(process)
         self._open.callback(process.close)
         self._events.watch(process.descriptor, partial(self._note_end, process))

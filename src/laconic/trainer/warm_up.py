@@ -45,11 +45,13 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
     from laconic.comm.codecs import MessageKey, parse_codec
     from laconic.graph.operators.dropout import drop_edges
     from laconic.graph.stats import GraphStats
+    from laconic.kernels.compile import load_compiler
     from laconic.kernels.keyed import fold_key
     from laconic.partitioners import PARTITIONERS
     from laconic.store import REORDERS, check_reorder, write_store
 
     tell = report or (lambda line: None)
+    load_compiler()
     for spec in (*MODELS, "sage(aggregate='max')"):
         tell(f"model {spec}")
         warm_up_model(parse_model(spec))
