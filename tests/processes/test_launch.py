@@ -52,8 +52,13 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from laconic.launch.local import run_local_ranks
 command = [sys.executable, "-S", "-c", *sys.argv[1:3]]
-sys.exit(run_local_ranks(command, 2, grace_seconds=float(sys.argv[3])))
+code, sys.argv[1:], copied = sys.argv[1], sys.argv[2:], sys.argv.pop() == "copies"
+def run(): exec(code, {})
+sys.exit(run_local_ranks(command, 2, loaded=run if copied else None, grace_seconds=float(sys.argv[2])))
 """
+
+# Ranks that are commands, and ranks that are copies of their launcher.
+EITHER = pytest.mark.parametrize("kind", ["commands", "copies"])
 
 # Leaves its number where the test finds it, then waits for what comes.
 STAYS = """
@@ -183,9 +188,12 @@ def test_children_that_a_rank_leaves_are_ended_too(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "stubborn"), [(signal.SIGTERM, "none"), (signal.SIGINT, "1")])
-def test_a_signal_reaches_every_rank_once_and_one_that_stays_is_killed(tmp_path, number, stubborn):
+@EITHER
+def test_a_signal_reaches_every_rank_once_and_one_that_stays_is_killed(tmp_path, number, stubborn, kind):
     stays = STAYS.replace("STUBBORN", repr(stubborn))
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, stays, str(tmp_path), "0.5"], stderr=subprocess.PIPE)
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, stays, str(tmp_path), "0.5", kind], stderr=subprocess.PIPE
+    )
     try:
         pids = pids_in(tmp_path)
         launcher.send_signal(number)
@@ -199,9 +207,10 @@ def test_a_signal_reaches_every_rank_once_and_one_that_stays_is_killed(tmp_path,
     assert [(tmp_path / f"{rank}.signals").read_text() for rank in range(2)] == [f"{number.value} "] * 2
 
 
-def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path):
+@EITHER
+def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path, kind):
     stays = STAYS.replace("STUBBORN", "'none'")
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, stays, str(tmp_path), "1"])
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, stays, str(tmp_path), "1", kind])
     try:
         pids = pids_in(tmp_path)
     finally:

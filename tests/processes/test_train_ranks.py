@@ -70,6 +70,10 @@ def ranks_of(launcher):
     return [int(child) for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
 
+def command_of(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -173,6 +177,8 @@ def test_ranks_go_on_and_when_one_is_killed_the_command_names_it_and_leaves_nobo
         wait_for_epochs(folder, len(before) + 2, launcher)
         ranks = ranks_of(launcher.pid)
         assert len(ranks) == 2
+        # Copies, which torch was imported for once: a command of their own would be another one.
+        assert all(command_of(rank) == command_of(launcher.pid) for rank in ranks)
         os.kill(ranks[1], signal.SIGKILL)
         _, err = launcher.communicate(timeout=25)
     assert launcher.returncode == 128 + signal.SIGKILL
