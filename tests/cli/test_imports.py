@@ -27,13 +27,13 @@ def modules_of(tmp_path: Path, *arguments: str) -> dict[str, set[str]]:
 
 
 def test_a_run_on_one_rank_imports_no_more_than_it_uses(tmp_path: Path) -> None:
-    (loaded,) = modules_of(tmp_path, "--set", "run.tensorboard=false").values()
+    (loaded,) = modules_of(tmp_path).values()
     assert {"torch", "torch_geometric", "laconic.strategies.single"} <= loaded
     assert not loaded & {*FEW_NEED, *OTHER_STRATEGIES, "pymetis"}
 
 
 def test_a_run_on_two_ranks_imports_its_strategy_alone(tmp_path: Path) -> None:
-    loaded = modules_of(tmp_path, "--set", "run.tensorboard=false", "--ranks", "2")
+    loaded = modules_of(tmp_path, "--ranks", "2")
     assert set(loaded) == {"alone", "0"}
     for modules in loaded.values():
         assert "laconic.strategies.compressed_halo" in modules

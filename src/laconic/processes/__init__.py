@@ -2,7 +2,7 @@
 
 from laconic.processes.cores import num_usable_cores, threads_per_rank
 from laconic.processes.fork import is_safe_to_fork
-from laconic.processes.leave import leave
+from laconic.processes.leaving import leave
 from laconic.processes.lines import LineReader
 from laconic.processes.process import GroupProcess, Stream
 from laconic.processes.signals import HeldSignals, signal_handler, unwinding_signals

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Literal, NoReturn, final
 
 from laconic.processes.enter import die_with
-from laconic.processes.leave import run_and_leave
+from laconic.processes.leaving import run_and_leave
 
 Output = Literal["apart", "together", "inherited"]
 

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import final
 
 from laconic.records import EpochRecord
+from laconic.trainer.event_file import EventFile
 
 
 @final
@@ -17,22 +18,15 @@ class Board:
     """
 
     def __init__(self, folder: Path | None, *, next_epoch: int) -> None:
-        self._writer = None
-        if folder is not None:
-            # Imported here because a run without events need not wait for it.
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(folder), purge_step=next_epoch)
+        self._file = None if folder is None else EventFile(folder, next_step=next_epoch)
 
     def add(self, record: EpochRecord, metric: str) -> None:
         """Adds the curves' next points."""
-        if self._writer is None:
+        if self._file is None:
             return
         points = {"loss": record.loss, "seconds": record.seconds, "wait_seconds": record.wait_seconds}
         points |= {f"{metric}/{split}": getattr(record, split) for split in ("train", "val", "test")}
-        for name, value in points.items():
-            if value is not None:
-                self._writer.add_scalar(name, value, record.epoch)
+        self._file.add({name: value for name, value in points.items() if value is not None}, record.epoch)
 
     def __enter__(self) -> "Board":
         return self
@@ -40,5 +34,5 @@ class Board:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._file is not None:
+            self._file.close()
