@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from laconic.errors import CheckpointError
-from laconic.trainer.same_weights import check_same_weights
+from laconic.errors import RanksDifferError
+from laconic.halo.same_weights import check_same_weights
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def check(on_ranks, model, change, num_ranks=3):
         with torch.no_grad():
             change(mine, communicator.rank)
         try:
-            check_same_weights(mine, communicator)
-        except CheckpointError as error:
+            check_same_weights(mine, communicator, consequence=", so no checkpoint is written")
+        except RanksDifferError as error:
             return str(error), communicator.ledger.take(1)
         return "", communicator.ledger.take(1)
 
@@ -84,6 +84,6 @@ def test_a_run_in_which_one_rank_steps_alone_ends_without_a_checkpoint(tmp_path,
     def run(communicator):
         return start(config, graph=graph, model=copy.deepcopy(model), communicator=communicator)
 
-    with pytest.raises(CheckpointError, match="differs on rank 1 from rank 0"):
+    with pytest.raises(RanksDifferError, match="differs on rank 1 from rank 0"):
         on_ranks(2, run)
     assert not (tmp_path / "run" / "checkpoints").exists()
