@@ -79,8 +79,8 @@ class LossFunction:
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).rstrip(".")
             raise ConfigError(
-                f"{self.name} cannot be taken of outputs {_kind(out)} and labels {_kind(y)}: {reason}. Labels should be "
-                f"class numbers below the number of outputs per node, or one 0 or 1 for each output."
+                f"{self.name} cannot be taken of outputs {_kind(out)} and labels {_kind(y)}: {reason}. Labels should "
+                f"be class numbers below the number of outputs per node, or one 0 or 1 for each output."
             ) from error
 
     def fit(self, out: Tensor, y: Tensor) -> tuple["LossFunction", Tensor, Tensor]:

@@ -165,8 +165,9 @@ def _quotient(loss: LossFunction, out: Tensor, y: Tensor) -> float | None:
 def _check_mean(loss: LossFunction, out: Tensor, y: Tensor, weight: float) -> None:
     """Raises ConfigError if the mean of a user's own loss is not its sum over what its rows weigh."""
     total, mean = float(_total(loss, out, y, "sum")), float(_total(loss, out, y, str(loss.reduction)))
-    if total == mean and len(out) > 1:
-        raise ConfigError(f"{loss.name} gives the same with reduction='sum' and 'mean', {_NO_DENOMINATOR}.")
+    if total == mean:
+        # Rows that weigh 1 together; or a function that does not care.
+        _losses(loss, out, y, None)
     if abs(total - mean * weight) > 1e-3 * abs(total):
         raise ConfigError(
             f"{loss.name} with reduction={loss.reduction!r} divides its sum by something that depends on the outputs, "
