@@ -53,7 +53,8 @@ class SharedGradients:
         self.reducer = (Exact() if reduction is None else reduction).reducer(communicator)
         """What a checkpoint has to remember of the reduction is its `state()`."""
         self._are_leaves_checked = False
-        self._compares_weights = True
+        # Steps in which weights were not the same bit by bit on all ranks.
+        self._num_unequal = 0
         self.shared_pass = SharedPass()
         """Knows whether a backward pass came through one of these losses."""
         self.is_measured = False
@@ -115,27 +116,28 @@ class SharedGradients:
         with communicator.ledger.phase("gradients"):
             is_used = torch.tensor([parameter.grad is not None for parameter in parameters.values()], dtype=torch.uint8)
             if communicator.num_ranks > 1:
-                is_used = torch.cat([self._fingerprint(), is_used])
-                found = communicator.all_reduce(is_used, op="max")
-                self._compare_weights(found[:FINGERPRINT_BYTES])
+                found = communicator.all_reduce(torch.cat([fingerprint(named.values()), is_used]), op="max")
+                if not is_same(found[:FINGERPRINT_BYTES]):
+                    self._compare_weights()
                 is_used = found[FINGERPRINT_BYTES:]
             used = [name for name, flag in zip(parameters, is_used.tolist(), strict=True) if flag]
             for name, mean in self.reducer.means({name: _gradient(parameters[name]) for name in used}).items():
                 parameters[name].grad = mean
 
-    def _fingerprint(self) -> Tensor:
-        return fingerprint(self._model.parameters() if self._compares_weights else ())
+    def _compare_weights(self) -> None:
+        """Raises RanksDifferError on all ranks, unless weights are the same but for rounding.
 
-    def _compare_weights(self, largest: Tensor) -> None:
-        if is_same(largest):
+        On machines of different kinds no step leaves the same bits: whole models, which are dear to send, are compared
+        in the first such step, the second, the fourth, and so on.
+        """
+        self._num_unequal += 1
+        if self._num_unequal & (self._num_unequal - 1):
             return
         refuse_different(dict(self._model.named_parameters()), self.communicator)
-        # Alike, but not bit by bit: so it will be after every step, and comparing whole models each time is dear.
-        self._compares_weights = False
-        if self.communicator.rank == 0:
+        if self._num_unequal == 1 and self.communicator.rank == 0:
             logger.warning(
-                "Ranks round the steps of the optimizer differently: weights differ between ranks in their last "
-                "digits. They are compared before checkpoints and in session.evaluate, no more in every step."
+                "Weights differ between ranks in their last digits: machines round the optimizer's steps differently, "
+                "or a line of the loop changes weights on some ranks only. Should they drift apart, the run ends."
             )
 
     def _measure(self) -> None:

@@ -37,7 +37,6 @@ def check_same_weights(
     if communicator.num_ranks == 1:
         return
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    named = {name: tensor for name, tensor in named.items() if tensor.numel()}
     with communicator.ledger.phase(phase), torch.no_grad():
         digest = torch.tensor(list(_digest(named.values())), dtype=torch.uint8, device=communicator.transport.device)
         digests = communicator.all_gather(digest)
@@ -51,6 +50,8 @@ def refuse_different(tensors: dict[str, Tensor], communicator: Communicator, con
     Traffic: the tensors of rank 0, and 8 bytes from each rank for each of them.
     """
     for name, tensor in tensors.items():
+        if not tensor.numel():
+            continue
         apart = communicator.all_gather(_distance(tensor, communicator.broadcast(tensor, root=0)))
         ranks = [rank for rank, distance in enumerate(apart.flatten().tolist()) if not distance <= _ALIKE]
         if ranks:
