@@ -1,8 +1,9 @@
 """Whether all ranks hold the same model.
 
-    check_same_weights(model, communicator)     # before a checkpoint is written: it is rank 0's alone
+    check_same_weights(model, communicator)     # before a checkpoint, which is rank 0's alone
 
-In training, `fingerprint` of the weights travels beside the gradients of every step (`laconic.halo.gradients`).
+In training, `fingerprint` of the weights travels beside the gradients of every step
+(`laconic.halo.gradients`).
 """
 
 import hashlib
@@ -27,7 +28,9 @@ FINGERPRINT_BYTES = 16
 def check_same_weights(
     model: nn.Module, communicator: Communicator, *, phase: str = "checkpoint", consequence: str = ""
 ) -> None:
-    """Raises RanksDifferError on all ranks, naming the weight and the ranks, if they do not hold the same model.
+    """Raises RanksDifferError on all ranks if they do not hold the same model.
+
+    The message names the weight and the ranks.
 
     Traffic: an all_gather of 32 bytes, in `phase`; the model of rank 0 only if something differs.
 
@@ -45,7 +48,7 @@ def check_same_weights(
 
 
 def refuse_different(tensors: dict[str, Tensor], communicator: Communicator, consequence: str = "") -> None:
-    """Compares tensors with those of rank 0; raises RanksDifferError on all ranks unless all are the same but rounding.
+    """Raises RanksDifferError on all ranks unless their tensors are those of rank 0, but for rounding.
 
     Traffic: the tensors of rank 0, and 8 bytes from each rank for each of them.
     """
@@ -64,9 +67,10 @@ def refuse_different(tensors: dict[str, Tensor], communicator: Communicator, con
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
-    """Returns bytes whose maximum over ranks tells whether all of them hold the same tensors (`is_same`).
+    """Returns bytes that tell whether all ranks hold the same tensors: `is_same` of their maximum.
 
-    The bits of a tensor are added up as whole numbers: one pass over the weights, a fraction of an optimizer's step.
+    The bits of a tensor are added up as whole numbers: one pass over the weights, a fraction of an
+    optimizer's step.
     """
     sums = [_as_integers(tensor.detach()).sum(dtype=torch.int64) for tensor in tensors]
     total = 0

@@ -1,7 +1,10 @@
-"""SharedPass: whether a backward pass came through a shared loss. One that did not trains every rank apart.
+"""SharedPass: whether a backward pass came through a shared loss.
 
-A shared loss calls `begin` in its backward pass. The outputs of the model call `check` when their gradient arrives. The
-engine runs what was recorded last first: the loss comes before the outputs that it was made of.
+A pass that did not would train every rank apart.
+
+A shared loss calls `begin` in its backward pass. The outputs of the model call `check` when their
+gradient arrives. The engine runs what was recorded last first: the loss comes before the outputs
+that it was made of.
 """
 
 from collections.abc import Callable
@@ -21,10 +24,12 @@ class SharedPass:
         self._under_way: int | None = None
 
     def begin(self, at_end: Callable[[], None]) -> bool:
-        """Told by a shared loss that a backward pass has come to it; returns whether it is the first one of the pass.
+        """Told by a shared loss that a backward pass has come to it.
+
+        Returns whether this loss is the first one of the pass.
 
         Args:
-            at_end: called when the pass has come to its end; only that of the first loss is.
+            at_end: called when the pass ends. Only that of the first loss is called.
         """
         number = torch._C._current_graph_task_id()
         if number == self._under_way:
@@ -47,7 +52,8 @@ class SharedPass:
     def check(self) -> None:
         """Raises ConfigError unless the backward pass under way came through a shared loss.
 
-        A pass inside another one, such as that of an activation checkpoint, belongs to the outer one.
+        A pass inside another one, such as that of an activation checkpoint, belongs to the outer
+        one.
         """
         if self._under_way is None:
             raise ConfigError(

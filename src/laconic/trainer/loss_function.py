@@ -1,7 +1,7 @@
-"""LossFunction: a loss as the user gave it, which can be asked for its sum, its mean, or one number per node.
+"""LossFunction: a user's loss, which can be asked for a sum, a mean, or one number per node.
 
-Torch's functions and modules can be asked, partials of them, and one's own that have a `reduction`. Any other function
-of one's own is called as it is.
+Torch's functions and modules can be asked, partials of them, and one's own that have a `reduction`.
+Any other function of one's own is called as it is.
 """
 
 import copy
@@ -30,7 +30,7 @@ class LossFunction:
     Args:
         function: takes (out, y).
         name: what it is called in messages.
-        reduction: what the user wants of the losses of all nodes; None: the function cannot be asked for another.
+        reduction: the one that the user chose; None: the function takes none.
         is_torchs: whether it is one of torch's own.
     """
 
@@ -86,8 +86,9 @@ class LossFunction:
     def fit(self, out: Tensor, y: Tensor) -> tuple["LossFunction", Tensor, Tensor]:
         """Returns the loss, outputs and labels in types that fit each other.
 
-        Labels that stand beside one output each become numbers of its type, as torch's losses want them. Outputs of 16
-        bits become float32: a sum over many nodes has no room in 16. Functions of one's own get what there is.
+        Labels that stand beside one output each become numbers of its type, as torch's losses want
+        them. Outputs of 16 bits become float32: a sum over many nodes has no room in 16. Functions
+        of one's own get what there is.
         """
         if not self.is_torchs:
             return self, out, y
@@ -110,7 +111,7 @@ class LossFunction:
         return wide, out, y
 
     def check_constant(self) -> None:
-        """Raises ConfigError if the loss has weights that are trained: ranks would train them apart."""
+        """Raises ConfigError if weights of the loss are trained: ranks would train them apart."""
         if any(tensor.requires_grad for tensor in self._tensors()):
             raise ConfigError(
                 f"A weight of {self.name} needs gradients. Ranks would train it apart, and the mean divides by it. "
@@ -137,7 +138,7 @@ class LossFunction:
 
 
 def _reduction_of(function: Callable[..., Any]) -> str | None:
-    """Returns the reduction that a function has when it is called without one; None if it takes none."""
+    """Returns the reduction of a function that is called without one; None if it takes none."""
     if isinstance(function, functools.partial) and "reduction" in function.keywords:
         return str(function.keywords["reduction"])
     try:

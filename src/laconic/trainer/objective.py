@@ -1,12 +1,12 @@
 """The loss: torch's mean over the training rows of all ranks, from what each rank has of it.
 
-With l_v the loss of row v, and w_v what it weighs in torch's mean (1 as a rule; its class's weight, or 0 for a label
-that is ignored; one for each of its labels), a rank's part is
+With l_v the loss of row v, and w_v what it weighs in torch's mean (1 as a rule; its class's weight,
+or 0 for a label that is ignored; one for each of its labels), a rank's part is
 
     S_k = sum_v l_v        W_k = sum_v w_v        and the loss is  sum_k S_k / sum_k W_k
 
-Where a strategy gives each row a share f_v of the mean over R rows, l_v is multiplied by R f_v, which is 1 for equal
-shares. What rows weigh stays as torch has it.
+Where a strategy gives each row a share f_v of the mean over R rows, l_v is multiplied by R f_v,
+which is 1 for equal shares. What rows weigh stays as torch has it.
 """
 
 from collections.abc import Callable
@@ -49,12 +49,13 @@ class LossPart:
 def loss_part(function: Callable[..., Any], out: Tensor, y: Tensor, factors: Tensor | None = None) -> LossPart:
     """Returns this rank's part of the loss over the rows of all ranks.
 
-    A loss with reduction='none', or of one's own that returns one number per node (or several), is a mean over all of
-    these numbers. Where there are weights or a setting, a loss with a `reduction` is called twice more without
-    gradients, on made-up outputs, to learn what torch's mean divides by.
+    A loss with reduction='none', or of one's own that returns one number per node (or several), is
+    a mean over all of these numbers. Where there are weights or a setting, a loss with a
+    `reduction` is called twice more without gradients, on made-up outputs, to learn what torch's
+    mean divides by.
 
     Args:
-        function: any loss of torch that takes (out, y), as a function, a partial or a module; or one's own.
+        function: a loss of torch that takes (out, y), a partial of one, a module, or one's own.
         out: the model's outputs for these rows.
         y: their labels.
         factors: what the loss of each row is multiplied by, (R,); None: 1.
@@ -77,7 +78,10 @@ def loss_part(function: Callable[..., Any], out: Tensor, y: Tensor, factors: Ten
 
 
 def session_loss(function: Callable[..., Any], out: object, shard: Shard, factors: Tensor | None) -> LossPart:
-    """Returns `loss_part` of the training rows of a shard; raises ConfigError if `out` is not of all its rows."""
+    """Returns `loss_part` of the training rows of a shard.
+
+    Raises ConfigError if `out` is not one tensor with all rows of the shard.
+    """
     if not isinstance(out, Tensor):
         raise ConfigError(
             f"session.loss takes the outputs of the model as one tensor, got a {type(out).__name__}. Give the tensor "
@@ -94,7 +98,10 @@ def session_loss(function: Callable[..., Any], out: object, shard: Shard, factor
 
 
 def usual_loss(y: Tensor) -> Callable[..., Tensor]:
-    """Returns the loss for labels: of class numbers (R,) cross-entropy, of 0/1 labels (R, C) binary cross-entropy."""
+    """Returns the loss that labels suggest.
+
+    For class numbers (R,) it is cross-entropy, for 0/1 labels (R, C) binary cross-entropy.
+    """
     return F.cross_entropy if y.dim() == 1 else F.binary_cross_entropy_with_logits
 
 
@@ -135,8 +142,8 @@ def _total(loss: LossFunction, out: Tensor, y: Tensor, reduction: str) -> Tensor
 def _weight(loss: LossFunction, out: Tensor, y: Tensor) -> float:
     """Returns what the sum of the losses is divided by to be their mean: W_k.
 
-    Of the usual losses without settings it is counted. Others are asked for sum and mean of outputs that are nobody's:
-    W does not depend on outputs, and of the real ones both may be 0.
+    Of the usual losses without settings it is counted. Others are asked for sum and mean of outputs
+    that are nobody's: W does not depend on outputs, and of the real ones both may be 0.
     """
     if loss.function is F.binary_cross_entropy_with_logits:
         return float(out.numel())
@@ -163,7 +170,7 @@ def _quotient(loss: LossFunction, out: Tensor, y: Tensor) -> float | None:
 
 
 def _check_mean(loss: LossFunction, out: Tensor, y: Tensor, weight: float) -> None:
-    """Raises ConfigError if the mean of a user's own loss is not its sum over what its rows weigh."""
+    """Raises ConfigError if the mean of a user's own loss is not its sum over its weight."""
     total, mean = float(_total(loss, out, y, "sum")), float(_total(loss, out, y, str(loss.reduction)))
     if total == mean:
         # Rows that weigh 1 together; or a function that does not care.
