@@ -26,7 +26,7 @@ from laconic.models import parse_model
 from laconic.records import LedgerRecord
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
-from laconic.trainer.objective import objective
+from laconic.trainer.objective import loss_part, usual_loss
 from laconic.trainer.warm_up import warm_up_model
 
 WIDTH, LAYERS = 256, 3
@@ -108,7 +108,8 @@ class Training:
         shard = self.strategy.start_epoch(self._epoch)
         rows = shard.train_rows
         logits = self._model(shard.x, shard.edge_index)
-        loss = self.strategy.share_loss(objective(logits[rows], shard.y[rows], self.strategy.num_train))
+        part = loss_part(usual_loss(shard.y), logits[rows], shard.y[rows])
+        loss = self.strategy.share_loss(part.total, part.weight)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()

@@ -29,7 +29,7 @@ from laconic.records import LedgerRecord
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
 from laconic.strategies.gradient_only import GradientOnly
-from laconic.trainer.objective import objective
+from laconic.trainer.objective import loss_part, usual_loss
 from laconic.trainer.warm_up import warm_up_model
 
 # Of a turn: the first after a refresh and three that are like all others; fewer where only the switch is of interest.
@@ -115,8 +115,10 @@ class Contender:
         begun = time.perf_counter()
         rows = shard.train_rows
         logits = self.model(shard.x, shard.edge_index)
-        share = objective(logits[rows], shard.y[rows], self.strategy.num_train, self.strategy.row_factors)
-        loss = self.strategy.share_loss(share)
+        shares = self.strategy.row_factors
+        factors = None if shares is None else shares * self.strategy.num_train
+        part = loss_part(usual_loss(shard.y), logits[rows], shard.y[rows], factors)
+        loss = self.strategy.share_loss(part.total, part.weight)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()

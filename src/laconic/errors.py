@@ -32,6 +32,10 @@ class DivergedError(LaconicError):
     """A loss or a weight that became infinite or NaN while training."""
 
 
+class RanksDifferError(LaconicError):
+    """Ranks that do not hold the same model any more."""
+
+
 class CommunicationError(LaconicError):
     """Ranks that do not find each other, wait in vain, or do not agree on what they say."""
 

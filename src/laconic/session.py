@@ -10,7 +10,7 @@ import atexit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, Union, final
+from typing import TYPE_CHECKING, Any, TypeVar, Union, final
 
 from torch import Tensor, nn
 
@@ -19,12 +19,14 @@ from laconic.comm import Communicator
 from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
 from laconic.graph import Graph, GraphChange, Shard
+from laconic.halo.same_weights import check_same_weights
 from laconic.launch.agreement import check_agreement
 from laconic.launch.join import join_ranks
 from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.data import check_trainable, describe_data, open_data
 from laconic.trainer.evaluate import Evaluation
+from laconic.trainer.objective import session_loss
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -137,29 +139,23 @@ class Session:
             self.strategy.start_epoch(epoch)
             yield epoch
 
-    def loss(self, function: Callable[..., Tensor], out: Tensor, shard: Shard) -> Tensor:
-        """Returns the mean of `function` over the training nodes of the whole graph, the same on all ranks.
+    def loss(self, function: Callable[..., Any], out: Tensor, shard: Shard) -> Tensor:
+        """Returns the loss over the training nodes of the whole graph, the same on all ranks.
 
-        When `backward` of it returns, every gradient is that of this mean.
+        It is what one process of plain torch gives: function(out[train_mask], y[train_mask]) of all nodes. When
+        `backward` of it returns, every gradient is that of this loss. Penalties on weights can be added to it.
 
         Args:
-            function: a loss that takes (out, y, reduction="sum"), such as torch.nn.functional.cross_entropy.
+            function: any loss of torch that takes (out, y): F.cross_entropy, functools.partial(F.cross_entropy,
+                weight=w), nn.CrossEntropyLoss(label_smoothing=0.1); or one of your own that takes (out, y) and returns
+                one number per node, of which the mean is taken.
             out: the model's outputs for every row of `shard`.
         """
-        rows = shard.train_rows
         factors = self.strategy.row_factors
-        if factors is None:
-            total = function(out[rows], shard.y[rows], reduction="sum") / self.strategy.num_train
-        else:
-            losses = function(out[rows], shard.y[rows], reduction="none")
-            if not isinstance(losses, Tensor) or losses.shape[:1] != rows.shape:
-                raise ConfigError(
-                    f"This strategy weighs the loss of each training node, and so needs one number for each of the "
-                    f"{len(rows)} from the loss function with reduction='none'; it gave "
-                    f"{getattr(losses, 'shape', type(losses).__name__)}. Use such a loss, or correction=none."
-                )
-            total = (losses.flatten(1).sum(1) if losses.dim() > 1 else losses).mul(factors.to(losses.dtype)).sum()
-        return self.strategy.share_loss(total)
+        # Shares of the mean over all training nodes, which are one over their number where all are alike.
+        factors = None if factors is None else factors * self.strategy.num_train
+        part = session_loss(function, out, shard, factors)
+        return self.strategy.share_loss(part.total, part.weight)
 
     def change(self, change: GraphChange) -> Shard:
         """Changes the graph between two steps, and returns the shard to call the model on from now on.
@@ -173,13 +169,17 @@ class Session:
     def evaluate(self, metric: str = "auto") -> dict[str, float]:
         """Returns the score of each split on the whole graph, exactly: {"train": ..., "val": ..., "test": ...}.
 
-        All ranks call it together, also where only one prints.
+        All ranks call it together, also where only one prints. Raises RanksDifferError if they do not hold the same
+        model any more.
 
         Args:
             metric: "accuracy", "micro_f1" or "roc_auc"; "auto" is accuracy, or micro_f1 for a multi-label task.
         """
         model, shard = self._attached()
-        return Evaluation(metric, shard, self.communicator)(model)
+        scores = Evaluation(metric, shard, self.communicator)(model)
+        # After it: strategies that keep parts of the model apart have put them together for the scores.
+        check_same_weights(model, self.communicator, phase="evaluation", consequence=", so its scores mean nothing")
+        return scores
 
     def _attached(self) -> tuple[nn.Module, Shard]:
         if self._model is None or self._shard is None:

@@ -22,7 +22,7 @@ from laconic.records import CoverageRecord, LedgerRecord
 from laconic.specs import parse_spec
 from laconic.store import Store
 from laconic.strategies import parse_strategy
-from laconic.trainer.objective import objective
+from laconic.trainer.objective import loss_part, usual_loss
 
 LR = 0.01
 
@@ -95,8 +95,9 @@ def train(
         shard = strategy.start_epoch(epoch)
         before = ledger.take(epoch)
         rows = shard.train_rows
-        local = objective(run_model(model, shard)[rows], shard.y[rows], strategy.num_train, strategy.row_factors)
-        loss = strategy.share_loss(local)
+        factors = None if strategy.row_factors is None else strategy.row_factors * strategy.num_train
+        part = loss_part(usual_loss(shard.y), run_model(model, shard)[rows], shard.y[rows], factors)
+        loss = strategy.share_loss(part.total, part.weight)
         optimizer.zero_grad()
         loss.backward()
         seen.gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})

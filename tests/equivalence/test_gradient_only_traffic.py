@@ -93,10 +93,11 @@ def bytes_in(ranks, phase):
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_training_steps_exchange_gradients_and_nothing_else(name, num_ranks):
-    """For all ranks: 2 (P - 1) times the parameters' bytes, a flag per parameter and the loss; of any graph."""
+    """For all ranks: 2 (P - 1) times the parameters' bytes, a flag per parameter, a fingerprint of the weights, and the
+    two sums of the loss; of any graph."""
     model = models_of(MODELS["SAGE batch norm"], 1)[0]
     parameters = list(model.parameters())
-    num_bytes = sum(parameter.numel() * 8 for parameter in parameters) + len(parameters) + 8
+    num_bytes = sum(parameter.numel() * 8 for parameter in parameters) + len(parameters) + 16 + 16
     for num_nodes in (30, 90):
         ranks = run_isolated(
             MODELS["SAGE batch norm"], make_graph(num_nodes), num_ranks, f"partitioner=random, {SETTINGS[name]}", 3

@@ -15,6 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import MessagePassing
 
 from laconic.attach.aggregator import Aggregator, LocalAggregator
@@ -73,6 +74,10 @@ class Attachment:
     def call_before_training(self, function: Callable[[], None]) -> None:
         """From now on `function` is called before each forward pass in training mode."""
         self._scope.before_training = function
+
+    def call_before_gradients(self, function: Callable[[], None]) -> None:
+        """From now on `function` is called in each backward pass of training before it enters the model."""
+        self._scope.before_gradients = function
 
     def call_on_changed_rows(self, function: Callable[[object], None]) -> None:
         """From now on `function` is called with a convolution without a kernel that hands on rows it has changed."""
@@ -274,10 +279,23 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope.grad_enabled = torch.is_grad_enabled()
     try:
         with KeyedDropout(scope):
-            return inner(self, *args, **kwargs)
+            out = inner(self, *args, **kwargs)
+        _watch_gradients(out, scope)
+        return out
     finally:
         scope.grad_enabled = False
         scope.step += 1
+
+
+def _watch_gradients(out: Any, scope: Scope) -> None:
+    """Has `scope.before_gradients` called when a gradient of any tensor in `out` arrives."""
+    function = scope.before_gradients
+    if function is None or not torch.is_grad_enabled():
+        return
+    for tensor in tree_leaves(out):
+        # A leaf, such as a weight that the model returns too, is no output of it, and would keep the hook for good.
+        if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
+            tensor.register_hook(lambda gradient: function())  # type: ignore[no-untyped-call]
 
 
 def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any, **kwargs: Any) -> Tensor:

@@ -59,6 +59,8 @@ class Scope:
         """Called before a forward pass in eval mode."""
         self.before_training: Callable[[], None] | None = None
         """Called before a forward pass in training mode."""
+        self.before_gradients: Callable[[], None] | None = None
+        """Called in a backward pass when the gradient of the model's outputs has arrived."""
         self.on_changed_rows: Callable[[object], None] | None = None
         """Called with a convolution without a kernel that hands on other rows than it was given."""
         self.layer_input: object = None

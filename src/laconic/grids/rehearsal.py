@@ -58,7 +58,7 @@ def rehearse(
 def _act(actor: nn.Module, stage: GridPlacement) -> None:
     actor.train()
     loss = run_model(actor, stage.shard).sum()
-    torch.autograd.backward(SharedGradients(actor, stage.communicator).share(loss))
+    torch.autograd.backward(SharedGradients(actor, stage.communicator).share(loss, weight=1.0))
     actor.zero_grad()
     actor.eval()
     with torch.no_grad():

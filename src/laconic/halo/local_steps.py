@@ -1,7 +1,7 @@
 """Local steps: ranks train apart for a few steps, then average what has become of the model.
 
     local = LocalSteps(model, communicator, every=4, share=num_own_rows / num_rows)
-    loss = local.share(local_loss)          # this rank's own mean; nothing is sent
+    loss = local.share(total, weight)       # this rank's own mean; nothing is sent
     loss.backward(); optimizer.step()
     local.end_step()                        # every fourth one averages the parameters
     local.synchronise()                     # averages now, to be scored or saved
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
-from laconic.halo.gradients import check_leaves
+from laconic.halo.gradients import check_leaves, check_weight
 from laconic.halo.reductions._buckets import in_buckets
+from laconic.halo.shared_pass import SharedPass
 
 # Shares are quotients of whole numbers: beyond rounding, they add up to 1.
 _ROUNDING = 1e-9
@@ -29,14 +30,14 @@ _ROUNDING = 1e-9
 class LocalSteps:
     """Keeps the parameters of one model apart for a few steps, and averages them. All ranks make it together.
 
-    Traffic: `every` steps send nothing, then 2 (P - 1) times the parameters' bytes go between all ranks together, in
-    phase "gradients".
+    Traffic: `every` steps send nothing, then 2 (P - 1) times the parameters' bytes, and one number that says what each
+    rank's rows weigh, go between all ranks together, in phase "gradients".
 
     Args:
         model: whose parameters.
         communicator: how the ranks talk.
         every: steps from one average to the next. More: fewer bytes, and ranks that drift further apart.
-        share: this rank's share of all training rows, its weight in the average; 1 over all ranks.
+        share: this rank's share of all training rows, its weight where a loss tells none; 1 over all ranks.
     """
 
     def __init__(self, model: nn.Module, communicator: Communicator, *, every: int, share: float) -> None:
@@ -49,24 +50,35 @@ class LocalSteps:
         self._communicator = communicator
         self._every = every
         self._num_steps = 0
+        # What the rows of this rank weighed in the losses since the last average.
+        self._weight = 0.0
         self._are_leaves_checked = False
+        self.shared_pass = SharedPass()
+        """Knows whether a backward pass came through one of these losses."""
         self._share = self._agreed(share)
 
-    def share(self, loss: Tensor) -> Tensor:
-        """Returns the rank's own mean loss, for a loss that is its share of the global mean.
+    def share(self, total: Tensor, weight: float | None = None) -> Tensor:
+        """Returns the rank's own mean loss: its total over what its rows weigh.
 
-        That share is the sum over the rank's rows, divided by the rows of all ranks; divided by `share` it is the mean
-        over its own rows, so that a rank of few rows takes steps as long as the others', and counts for its few rows
-        in the average. For one step of SGD, that average is the step of the global mean. (Own mean times P share, and
-        an average of equal weights, would be the same for SGD, but not for optimizers that scale gradients, such as
-        Adam: there, a rank of one row would count for as much as any. Never do both.) A rank without training rows
-        has no gradient, and does not count. Other terms may be added to what is returned, such as a penalty on
-        weights: they are the same on all ranks, and count once.
+        Over its own weight, a rank of few rows takes steps as long as the others'; in the average it counts for its few
+        rows. For one step of SGD, that average is the step of the global mean. (Own mean times P share, and an average
+        of equal weights, would be the same for SGD, but not for optimizers that scale gradients, such as Adam: there, a
+        rank of one row would count for as much as any. Never do both.) A rank whose rows weigh nothing has no gradient,
+        and does not count. Other terms may be added to what is returned, such as a penalty on weights: they are the
+        same on all ranks, and count once.
+
+        Args:
+            total: the sum of this rank's losses.
+            weight: what its rows weigh; None: `total` is the rank's share of the loss of all ranks, which is divided by
+                its share of the rows.
         """
-        if not self._are_leaves_checked and loss.grad_fn is not None:
-            check_leaves(loss, self._model)
+        if not self._are_leaves_checked and total.grad_fn is not None:
+            check_leaves(total, self._model)
             self._are_leaves_checked = True
-        return loss / self._share if self._share else loss * 0.0
+        own = self._share if weight is None else weight
+        if total.requires_grad:
+            self._weight += own
+        return self.shared_pass.marked(total / own if own else total * 0.0)
 
     def mean(self, value: float) -> float:
         """Returns the mean of the ranks' numbers, weighted as their parameters are: of own mean losses, the global one.
@@ -105,10 +117,15 @@ class LocalSteps:
 
     def _averages(self) -> dict[str, Tensor]:
         parameters, communicator = self._parameters(), self._communicator
-        weighted = [value.detach() * self._share for value in parameters.values()]
+        weighted = [value.detach() * self._weight for value in parameters.values()]
+        if not weighted:
+            return {}
+        weight = weighted[0].new_tensor([self._weight])
+        self._weight = 0.0
         with communicator.ledger.phase("gradients"):
-            averages = in_buckets(weighted, lambda flat: communicator.start_all_reduce(flat).wait)
-        return dict(zip(parameters, averages, strict=True))
+            *sums, total = in_buckets([*weighted, weight], lambda flat: communicator.start_all_reduce(flat).wait)
+        check_weight(float(total))
+        return {name: value / total.to(value.dtype) for name, value in zip(parameters, sums, strict=True)}
 
     def _put(self, values: Mapping[str, Tensor]) -> None:
         with torch.no_grad():

@@ -88,7 +88,7 @@ def act(actor: nn.Module, gradients: SharedGradients, stage: Placement) -> None:
     """Plays one training step and one evaluation."""
     actor.train()
     loss = run_model(actor, stage.shard).sum()
-    torch.autograd.backward(gradients.share(loss))
+    torch.autograd.backward(gradients.share(loss, weight=1.0))
     actor.zero_grad()
     actor.eval()
     with torch.no_grad():

@@ -68,6 +68,8 @@ class PlacedStrategy(Strategy, Generic[Holding, Coding]):
         self._gradients = SharedGradients(model, placement.communicator)
         self._coder = self._build_coder(model, seed, self._gradients)
         self._attachment = attach(model, shard, seed=seed, aggregator=self._build_aggregator())
+        if placement.communicator.num_ranks > 1:
+            self._attachment.call_before_gradients(self._gradients.shared_pass.check)
         return self._attachment
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
@@ -77,9 +79,9 @@ class PlacedStrategy(Strategy, Generic[Holding, Coding]):
             self._coder.start_epoch(epoch, step)
         return self._attachment.shard
 
-    def share_loss(self, loss: Tensor) -> Tensor:
+    def share_loss(self, total: Tensor, weight: float | None = None) -> Tensor:
         assert self._gradients is not None, "attach comes before the first loss"
-        return self._gradients.share(loss)
+        return self._gradients.share(total, weight)
 
     def state(self) -> dict[str, Any]:
         return {} if self._coder is None else self._coder.state()

@@ -8,7 +8,7 @@ uses it in this order, on every rank:
     attachment = strategy.attach(model, shard, seed=0)
     for epoch in ...:
         shard = strategy.start_epoch(epoch)         # the rows to train on: it may change between epochs
-        loss = strategy.share_loss(loss)            # the loss of all ranks
+        loss = strategy.share_loss(total, weight)   # the loss of all ranks
         loss.backward()                             # then p.grad is its gradient, the same on every rank
 
 What is promised, and tested for every member (tests/contracts/test_strategy_contract.py): predicted traffic equals what
@@ -74,14 +74,18 @@ class Strategy(ABC):
 
     @property
     def row_factors(self) -> Tensor | None:
-        """What the loss of each training row is multiplied by in this epoch; None: one over `num_train` for all."""
+        """Share of each training row in the mean over all of them in this epoch; None: one over `num_train` for all."""
         return None
 
     @abstractmethod
-    def share_loss(self, loss: Tensor) -> Tensor:
-        """Returns the sum over ranks of their shares of the loss.
+    def share_loss(self, total: Tensor, weight: float | None = None) -> Tensor:
+        """Returns the sum of the ranks' totals over the sum of their weights; all ranks call together.
 
         When `backward` of it returns, every `p.grad` of the model is the gradient of the global loss.
+
+        Args:
+            total: the sum of the losses of this rank's rows.
+            weight: what these rows weigh; None: the ranks' totals are added up and not divided.
         """
 
     @property

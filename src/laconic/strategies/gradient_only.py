@@ -180,10 +180,9 @@ class GradientOnly(Strategy):
             )
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
-        placement = self._placed
+        placement, communicator = self._placed, self._placed.communicator
         assert shard is placement.shard, "the shard comes from `place`"
-        check_only_model(self._gradients is None, placement.communicator)
-        communicator = placement.communicator
+        check_only_model(self._gradients is None, communicator)
         # First: it may be refused, and then the model is left as it was.
         sweeper = None if self.remember else self._make_sweeper()
         vicinity = self._find_vicinity(model) if self.remember else None
@@ -214,8 +213,10 @@ class GradientOnly(Strategy):
             self._grounds = MovingGrounds(self._attachment, placement, self._correction, sweeper, is_global=is_global)
         self._attachment.call_before_evaluation(lambda: self._settle("repartition"))
         self._attachment.call_before_training(self._end_step)
-        if self.remember and communicator.num_ranks > 1 and communicator.rank == 0:
-            self._attachment.call_on_changed_rows(warning_of_old_weights())
+        if communicator.num_ranks > 1:
+            self._attachment.call_before_gradients((self._local_steps or self._gradients).shared_pass.check)
+            if self.remember and communicator.rank == 0:
+                self._attachment.call_on_changed_rows(warning_of_old_weights())
         return self._attachment
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
@@ -253,13 +254,13 @@ class GradientOnly(Strategy):
         assert not (isinstance(self._grounds, RememberedGrounds) and self._grounds.vicinity), "expect_batches first"
         return self._attachment.using(batch, self._grounds.batch_aggregator(batch))
 
-    def share_loss(self, loss: Tensor) -> Tensor:
+    def share_loss(self, total: Tensor, weight: float | None = None) -> Tensor:
         assert self._gradients is not None, "attach comes before the first loss"
         if self._local_steps is None:
-            return self._gradients.share(loss)
+            return self._gradients.share(total, weight)
         self._end_step()
         self._is_step_open = True
-        return self._local_steps.share(loss)
+        return self._local_steps.share(total, weight)
 
     @property
     def steps_apart(self) -> bool:

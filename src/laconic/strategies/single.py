@@ -11,6 +11,7 @@ from laconic.attach import Attachment, attach
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
+from laconic.halo.gradients import check_weight
 from laconic.records import LedgerRecord
 from laconic.store import Store
 from laconic.strategies._checks import check_plain_model
@@ -56,9 +57,12 @@ class Single(Strategy):
         self._attachment.start_epoch(epoch, step)
         return self._attachment.shard
 
-    def share_loss(self, loss: Tensor) -> Tensor:
+    def share_loss(self, total: Tensor, weight: float | None = None) -> Tensor:
         """Returns the loss: that of the one rank is all there is."""
-        return loss
+        if weight is None:
+            return total
+        check_weight(weight)
+        return total / weight
 
     def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
         assert self._attachment is not None, "attach comes before the first batch"

@@ -33,7 +33,7 @@ class Batch:
         rows: those of its rows that the loss is over.
         num_rows: rows that the loss is a mean over, on all ranks together.
         wait_seconds: how long training waited for it.
-        factors: what the loss of each of these rows is multiplied by; None: one over `num_rows` for all.
+        factors: share of each of these rows in the mean over `num_rows`; None: one over `num_rows` for all.
     """
 
     shard: Shard

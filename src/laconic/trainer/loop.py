@@ -12,7 +12,7 @@ import torch
 from laconic.attach.forward import run_model
 from laconic.errors import DivergedError
 from laconic.trainer.batches import Batch
-from laconic.trainer.objective import objective
+from laconic.trainer.objective import loss_part, nothing, usual_loss
 from laconic.trainer.run import Run
 
 Ending = Literal["finished", "stopped early", "interrupted"]
@@ -73,12 +73,13 @@ def train_step(run: Run, batch: Batch) -> float:
     with nullcontext() if is_whole else strategy.using_batch(batch.shard):
         if batch.is_empty and not is_whole:
             # Others have rows in this step, and wait for this rank's part of the gradients: nothing.
-            share = torch.stack([parameter.sum() * 0 for parameter in run.model.parameters()]).sum()
+            part = nothing(run.model)
         else:
             logits = run_model(run.model, batch.shard)
-            factors = strategy.row_factors if is_whole else batch.factors
-            share = objective(logits[batch.rows], batch.y, batch.num_rows, factors)
-        loss = strategy.share_loss(share)
+            shares = strategy.row_factors if is_whole else batch.factors
+            factors = None if shares is None else shares * batch.num_rows
+            part = loss_part(usual_loss(batch.y), logits[batch.rows], batch.y, factors)
+        loss = strategy.share_loss(part.total, part.weight)
         run.members.optimizer.zero_grad()
         torch.autograd.backward(loss)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost. Where ranks step apart

@@ -9,12 +9,12 @@ from torch import nn
 
 from laconic.comm.gather import gather_texts
 from laconic.errors import CheckpointError
+from laconic.halo.same_weights import check_same_weights
 from laconic.records import EpochRecord, LedgerRecord, format_record, parse_record
 from laconic.trainer.config import Config
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.members import Members
 from laconic.trainer.outputs import Outputs
-from laconic.trainer.same_weights import check_same_weights
 from laconic.trainer.snapshot import Snapshot, copy_model, copy_optimizer, load_model, load_optimizer
 from laconic.trainer.state import TrainingState
 
@@ -63,7 +63,7 @@ class Run:
     def save(self) -> None:
         """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
         with self.members.strategy.settled():
-            check_same_weights(self.model, self.members.communicator)
+            check_same_weights(self.model, self.members.communicator, consequence=", so no checkpoint is written")
             last = self._snapshot()
         self._tell_traffic()
         self.outputs.save(last=last, best=self.unsaved_best)

@@ -15,7 +15,7 @@ from laconic.graph import Shard
 from laconic.graph.sampling import NeighbourSampler
 from laconic.models import MODELS, ModelSpec, build_model, parse_model
 from laconic.strategies.single import Single
-from laconic.trainer.objective import objective
+from laconic.trainer.objective import loss_part, usual_loss
 
 _TINY = "sbm(nodes=24, classes=2, features=4, degree=4.0)"
 
@@ -76,5 +76,5 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
 
 
 def _backward(model: torch.nn.Module, shard: Shard) -> None:
-    rows = shard.train_mask
-    torch.autograd.backward(objective(run_model(model, shard)[rows], shard.y[rows], 1))
+    y = shard.y[shard.train_mask]
+    torch.autograd.backward(loss_part(usual_loss(y), run_model(model, shard)[shard.train_mask], y).total)

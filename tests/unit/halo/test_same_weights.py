@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from laconic.errors import CheckpointError
-from laconic.trainer.same_weights import check_same_weights
+from laconic.errors import RanksDifferError
+from laconic.halo.same_weights import FINGERPRINT_BYTES, check_same_weights, fingerprint, is_same
 
 
 @pytest.fixture
 def model():
-    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    model.register_buffer("empty", torch.zeros(0, 2))
+    return model
 
 
 def check(on_ranks, model, change, num_ranks=3):
@@ -21,8 +23,8 @@ def check(on_ranks, model, change, num_ranks=3):
         with torch.no_grad():
             change(mine, communicator.rank)
         try:
-            check_same_weights(mine, communicator)
-        except CheckpointError as error:
+            check_same_weights(mine, communicator, consequence=", so no checkpoint is written")
+        except RanksDifferError as error:
             return str(error), communicator.ledger.take(1)
         return "", communicator.ledger.take(1)
 
@@ -60,6 +62,19 @@ def test_a_rank_with_another_model_is_named_to_all(on_ranks, model, name, pick, 
         assert f"{name} differs on rank 2 from rank 0, so no checkpoint is written" in message
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+def test_fingerprints_tell_models_apart_by_any_bit_of_theirs(dtype):
+    weights = [torch.linspace(-1, 1, 12).to(dtype).view(3, 4), torch.zeros(0).to(dtype), torch.ones(()).to(dtype)]
+    other = [tensor.clone() for tensor in weights]
+    other[0][1, 2] *= 1.01
+    first, second = fingerprint(weights), fingerprint(other)
+    assert len(first) == FINGERPRINT_BYTES
+    assert is_same(first)
+    assert is_same(torch.maximum(first, fingerprint([weights[0].T.contiguous().T, *weights[1:]])))
+    assert not is_same(torch.maximum(first, second))
+    assert not is_same(torch.maximum(first, fingerprint(weights[::-1])))
+
+
 def test_a_run_in_which_one_rank_steps_alone_ends_without_a_checkpoint(tmp_path, make_graph, on_ranks, monkeypatch):
     from torch_geometric.nn import GCN
 
@@ -84,6 +99,6 @@ def test_a_run_in_which_one_rank_steps_alone_ends_without_a_checkpoint(tmp_path,
     def run(communicator):
         return start(config, graph=graph, model=copy.deepcopy(model), communicator=communicator)
 
-    with pytest.raises(CheckpointError, match="differs on rank 1 from rank 0"):
+    with pytest.raises(RanksDifferError, match=r"differs on rank 1 from rank 0\. Something changes weights"):
         on_ranks(2, run)
     assert not (tmp_path / "run" / "checkpoints").exists()
