@@ -22,8 +22,11 @@ Formula = Callable[[Any, Aggregator, Tensor], Tensor]
 
 def norm_forward(self: Any, *args: Any, **kwargs: Any) -> Tensor:
     """What stands for the `forward` of an attached norm."""
-    given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     scope = self.laconic_scope
+    if scope.is_elsewhere:
+        plain: Tensor = type(self).forward(self, *args, **kwargs)
+        return plain
+    given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     rows = given.get("x", given.get("input"))
     if given.get("batch") is not None:
         raise UnsupportedModelError(

@@ -61,8 +61,10 @@ class Scope:
         """Called before a forward pass in training mode."""
         self.on_changed_rows: Callable[[object], None] | None = None
         """Called with a convolution without a kernel that hands on other rows than it was given."""
-        self.layer_input: object = None
+        self.layer_inputs: tuple[object, ...] = ()
         """What such a convolution was given."""
+        self.is_elsewhere = False
+        """Whether the pass under way is on a graph that no rank shares, with PyG's own code."""
         self.enter(shard, aggregator)
 
     @contextmanager
@@ -86,6 +88,15 @@ class Scope:
                 yield
             finally:
                 self.is_standing_in = False
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Inside, layers run PyG's own code on a graph that is not the one of the ranks."""
+        self.is_elsewhere = True
+        try:
+            yield
+        finally:
+            self.is_elsewhere = False
 
     @contextmanager
     def aside(self) -> Iterator[None]:
