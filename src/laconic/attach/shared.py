@@ -56,7 +56,8 @@ def refuse_call(conv: Any, reason: str) -> None:
     raise UnsupportedModelError(
         f"{type(conv).__name__} cannot run over several ranks: {reason}. Call the model with shard.x and "
         f"shard.edge_index themselves (and shard.edge_weight or none), and hand that edge_index on to each convolution "
-        f"as it is; self-loops and other edges are added to the graph before laconic.join. Or use the strategy single."
+        f"as it is; self-loops and other edges are added to the graph before laconic.join. Another graph it takes in "
+        f"evaluation: model.eval(), then model(x, edge_index) of the whole graph. Or use the strategy single."
     )
 
 

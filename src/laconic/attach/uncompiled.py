@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 import torch
@@ -18,17 +18,14 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     torch.compiler.disable does this, and takes a second to load the compiler: it is asked once that is there.
     """
+    disabled: list[Callable[..., Any]] = []
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
-        return _disabled(function)(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function, reason=_REASON))  # type: ignore[no-untyped-call]
+        return disabled[0](*args, **kwargs)
 
     return run
-
-
-@cache
-def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:
-    disabled: Callable[..., Any] = torch.compiler.disable(function, reason=_REASON)  # type: ignore[no-untyped-call]
-    return disabled
