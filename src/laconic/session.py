@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, Union, final
 from torch import Tensor, nn
 
 from laconic import __version__
-from laconic.attach import release
+from laconic.attach import Attachment, release
 from laconic.comm import Communicator
 from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
@@ -89,6 +89,7 @@ class Session:
         self._seed = seed
         self._shard: Shard | None = None
         self._model: nn.Module | None = None
+        self._attachment: Attachment | None = None
 
     @property
     def rank(self) -> int:
@@ -132,7 +133,8 @@ class Session:
         shard = self.strategy.place(self.data, self.communicator)
         check_trainable(self._about.name, self.strategy.num_train)
         self.strategy.check(model, shard)
-        self._shard = self.strategy.attach(model, shard, seed=self._seed).shard
+        self._attachment = self.strategy.attach(model, shard, seed=self._seed)
+        self._shard = self._attachment.shard
         self._model = model
         return model, self._shard
 
@@ -143,8 +145,9 @@ class Session:
         it together.
         """
         model, _ = self._attached()
-        release(model)
-        self._model = self._shard = None
+        if self._attachment is not None:
+            self._attachment.detach()
+        self._attachment = self._model = self._shard = None
         # The settings alone: members are dataclasses, whose other fields belong to the model that was.
         self.strategy = replace(self.strategy)  # type: ignore[type-var]
         return model

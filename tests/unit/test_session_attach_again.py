@@ -83,6 +83,17 @@ def test_a_second_model_is_told_to_detach_the_first(make_graph, on_ranks):
     assert first == second
 
 
+def test_a_session_leaves_a_model_alone_that_another_one_has_taken_over(small_graph):
+    model = GCN(8, 16, 2, 4)
+    first, second = laconic.join(small_graph), laconic.join(small_graph)
+    first.attach(model)
+    _, shard = second.attach(model)
+    first.detach()
+    assert model.laconic_scope.shard is shard
+    assert second.detach() is model
+    assert not hasattr(model, "laconic_scope")
+
+
 def test_a_part_of_an_attached_model_is_not_attached_elsewhere(small_graph):
     model = GCN(8, 16, 2, 4)
     laconic.join(small_graph).attach(model)

@@ -80,8 +80,9 @@ class Attachment:
         self._scope.on_changed_rows = function
 
     def detach(self) -> nn.Module:
-        """Gives the model back as it was before `attach`."""
-        _take_back(self.model)
+        """Gives the model back as it was before `attach`; one that was attached elsewhere since then stays there."""
+        if self.model.__dict__.get("laconic_scope") is self._scope:
+            _take_back(self.model)
         return self.model
 
 
