@@ -187,6 +187,22 @@ def test_models_give_the_loss_and_gradients_of_plain_pyg_on_one_rank_and_on_two(
                 )
 
 
+def test_a_copy_of_an_attached_sequential_is_exact_in_evaluation(make_graph, on_ranks):
+    # PyG gives a copy a forward of its own, in place of ours.
+    graph, model = make_graph(dtype=torch.float64), sequential().double()
+
+    def work(communicator):
+        session = laconic.join(graph, strategy="compressed_halo(codec=quantize(bits=1))", communicator=communicator)
+        mine, shard = session.attach(copy.deepcopy(model))
+        for _ in session.epochs(1):
+            session.loss(F.cross_entropy, mine(shard.x, shard.edge_index), shard).backward()
+        with torch.no_grad():
+            return [each.eval()(shard.x, shard.edge_index) for each in (copy.deepcopy(mine), mine)]
+
+    for copied, original in on_ranks(2, work):
+        assert torch.equal(copied, original)
+
+
 def test_of_two_sequentials_each_runs_its_own_layers(small_graph):
     # PyG gives the class the forward of the last one that was built.
     first, second = sequential(), weighted_sequential()

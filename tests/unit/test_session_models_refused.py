@@ -134,6 +134,11 @@ class OfEachNode(Plain):
         return self.conv(x + self.embedding.weight, edge_index)
 
 
+class HoldsAllRows(OfEachNode):
+    def forward(self, x, edge_index):
+        return self.conv(self.embedding.weight, edge_index)
+
+
 REFUSED = {
     "the tutorial's GCNConv": (
         tutorial_convolution,
@@ -155,6 +160,7 @@ REFUSED = {
     "neighbours read by the model": (ReadsNeighbours, "outside of convolutions it goes by edge_index"),
     "a convolution that is not used": (lambda: Forgets(TAGConv(IN, OUT)), "forgotten is a TAGConv.*did not use it"),
     "a gate that is closed": (Gated, "Gated gives other outputs in evaluation when two ranks share"),
+    "rows of all nodes": (HoldsAllRows, "conv: GCNConv cannot.*nn.Embedding, belong into the graph's features"),
     "a number of nodes": (OfEachNode, "on a graph of 12 nodes.*trains with the strategy single"),
 }
 

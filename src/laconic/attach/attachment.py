@@ -24,7 +24,7 @@ from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
 from laconic.attach.forward import needs_edge_weight, plain_forward, signature_of
 from laconic.attach.norms import is_over_nodes, norm_forward
 from laconic.attach.scope import Scope, StandIn
-from laconic.attach.shared import is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
+from laconic.attach.shared import NOT_ROWS, is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
 from laconic.attach.uncompiled import uncompiled
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
@@ -220,7 +220,7 @@ def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if reason is not None:
         _log_once(type(self).__name__, reason)
         return type(self).forward(self, *args, **kwargs)
-    scope.aggregator.enter_layer(self.laconic_layer)
+    scope.enter_layer(self)
     weighted = given.get("edge_weight") is not None
     return self.laconic_convolution.forward(self, scope, given["x"], weighted)
 
@@ -235,7 +235,7 @@ def _misfit(conv: Any, scope: Scope, given: dict[str, Any]) -> str | None:
     if not scope.owns_edges(given["edge_index"]):
         return "it was called with an edge_index other than the graph's own"
     if not _is_rows(given["x"], scope.shard.num_rows):
-        return "its x is not one row of numbers per node"
+        return NOT_ROWS
     for name, value in given.items():
         if name in ("self", "x", "edge_index") or value is None:
             continue
@@ -295,15 +295,15 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if not self.training and scope.aggregator.is_shared and is_of_another_graph(scope.shard, args, kwargs):
         with scope.elsewhere():
             return plain_forward(self)(self, *args, **kwargs)
-    scope.aggregator.begin(is_training=self.training)
     inner = _inner_forward(self, scope)
     if not self.training:
-        return inner(self, *args, **kwargs)
+        with scope.passing(is_training=False):
+            return inner(self, *args, **kwargs)
     scope.call = 0
     scope.edge_ends.clear()
     scope.grad_enabled = torch.is_grad_enabled()
     try:
-        with KeyedDropout(scope):
+        with scope.passing(is_training=True), KeyedDropout(scope):
             return inner(self, *args, **kwargs)
     finally:
         scope.grad_enabled = False

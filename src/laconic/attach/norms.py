@@ -38,7 +38,7 @@ def norm_forward(self: Any, *args: Any, **kwargs: Any) -> Tensor:
             f"{type(self).__name__} was called with something else than one row per node, whose statistics over all "
             f"ranks are not known. Normalise rows of nodes, or use a norm within a row, such as LayerNorm(mode='node')."
         )
-    scope.aggregator.enter_layer(self.laconic_layer)
+    scope.enter_layer(self)
     return NORMS[type(self)](self, scope.aggregator, rows)
 
 

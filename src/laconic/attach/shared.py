@@ -17,6 +17,8 @@ from laconic.attach.scope import Scope
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
 
+NOT_ROWS = "its x is not one row of numbers per node"
+
 
 def share_rows(conv: MessagePassing) -> None:
     """Makes `conv`, which runs PyG's code, see the rows of other ranks."""
@@ -43,7 +45,7 @@ def shared_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     edges = [given["edge_index"]] if "edge_index" in given else values
     if not any(scope.owns_edges(value) for value in edges):
         refuse_call(self, "it was called with an edge_index other than the shard's own")
-    scope.aggregator.enter_layer(self.laconic_layer)
+    scope.enter_layer(self)
     scope.layer_inputs = values
     try:
         return plain(self, *args, **kwargs)
@@ -53,6 +55,8 @@ def shared_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def refuse_call(conv: Any, reason: str) -> None:
     """Raises: what one machine does with PyG's code would be wrong where ranks share the graph."""
+    if reason == NOT_ROWS:
+        reason += ". Rows that the model keeps for all nodes, as an nn.Embedding, belong into the graph's features"
     raise UnsupportedModelError(
         f"{type(conv).__name__} cannot run over several ranks: {reason}. Call the model with shard.x and "
         f"shard.edge_index themselves (and shard.edge_weight or none), and hand that edge_index on to each convolution "
