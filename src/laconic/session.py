@@ -8,6 +8,7 @@ for epoch in session.epochs(200):
 
 import atexit
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, final
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, final
 from torch import Tensor, nn
 
 from laconic import __version__
+from laconic.attach import Attachment, release
 from laconic.comm import Communicator
 from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
@@ -89,6 +91,7 @@ class Session:
         self._seed = seed
         self._shard: Shard | None = None
         self._model: nn.Module | None = None
+        self._attachment: Attachment | None = None
 
     @property
     def rank(self) -> int:
@@ -122,14 +125,34 @@ class Session:
 
         Call it with `shard.x` and `shard.edge_index` themselves: other tensors run PyG's own code, or are refused where
         ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
+
+        The same model may be attached again, here or in another session: it is detached first.
         """
+        if model is self._model:
+            self.detach()
+        release(model)
         self.strategy.expect_model(model)
         shard = self.strategy.place(self.data, self.communicator)
         check_trainable(self._about.name, self.strategy.num_train)
         self.strategy.check(model, shard)
-        self._shard = self.strategy.attach(model, shard, seed=self._seed).shard
+        self._attachment = self.strategy.attach(model, shard, seed=self._seed)
+        self._shard = self._attachment.shard
         self._model = model
         return model, self._shard
+
+    def detach(self) -> nn.Module:
+        """Gives the model back as it was before `attach`, with the weights that it has now.
+
+        It then runs PyG's own code, on any graph. The next model begins with the graph as it was joined. All ranks call
+        it together.
+        """
+        model, _ = self._attached()
+        if self._attachment is not None:
+            self._attachment.detach()
+        self._attachment = self._model = self._shard = None
+        # The settings alone: members are dataclasses, whose other fields belong to the model that was.
+        self.strategy = replace(self.strategy)  # type: ignore[type-var]
+        return model
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields 1 to `num_epochs`, telling the strategy when each begins."""

@@ -5,7 +5,7 @@ out = attachment.model(attachment.shard.x, attachment.shard.edge_index)
 """
 
 from laconic.attach.aggregator import Aggregator, LocalAggregator
-from laconic.attach.attachment import Attachment, attach, detached_copy, why_no_kernel
+from laconic.attach.attachment import Attachment, attach, detached_copy, release, why_no_kernel
 from laconic.attach.norms import is_over_nodes
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "attach",
     "detached_copy",
     "is_over_nodes",
+    "release",
     "why_no_kernel",
 ]

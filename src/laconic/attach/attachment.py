@@ -22,10 +22,11 @@ from laconic.attach.aggregator import Aggregator, LocalAggregator
 from laconic.attach.checkpointing import is_run_twice, refuse_second_run
 from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
-from laconic.attach.forward import signature_of
+from laconic.attach.forward import needs_edge_weight, plain_forward, signature_of
 from laconic.attach.norms import is_over_nodes, norm_forward
 from laconic.attach.scope import Scope, StandIn
-from laconic.attach.shared import is_sharer, refuse_call, share_rows, shared_forward
+from laconic.attach.shared import NOT_ROWS, is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
+from laconic.attach.uncompiled import uncompiled
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
 
@@ -84,8 +85,9 @@ class Attachment:
         self._scope.on_changed_rows = function
 
     def detach(self) -> nn.Module:
-        """Gives the model back as it was before `attach`."""
-        _take_back(self.model)
+        """Gives the model back as it was before `attach`; one that was attached elsewhere since then stays there."""
+        if self.model.__dict__.get("laconic_scope") is self._scope:
+            _take_back(self.model)
         return self.model
 
 
@@ -104,11 +106,14 @@ def attach(model: nn.Module, shard: Shard, *, seed: int = 0, aggregator: Aggrega
             "attach takes a plain torch module, got a scripted one. Attach before scripting, or not at all."
         )
     if any("laconic_scope" in module.__dict__ for module in model.modules()):
-        raise ConfigError("This model is attached to a graph already. Call detach() on its attachment first.")
-    if "forward" in model.__dict__:
+        raise ConfigError(
+            "This model, or a part of it, is attached to a graph already. Call session.detach() first (or detach() on "
+            "its attachment)."
+        )
+    if getattr(model.__dict__.get("forward", model.forward), "__self__", None) is not model:
         raise ConfigError(
             f"The forward method of this {type(model).__name__} was replaced on the instance (by torch.compile or a "
-            f"patch), so attach cannot follow it. Attach the plain model first."
+            f"patch), so attach cannot follow it. Attach the plain model first, and then torch.compile(model)."
         )
     scope = Scope(shard, aggregator or LocalAggregator(shard, remember_inputs=True), seed)
     layer = -1
@@ -119,10 +124,10 @@ def attach(model: nn.Module, shard: Shard, *, seed: int = 0, aggregator: Aggrega
         elif scope.aggregator.is_shared and is_over_nodes(module):
             # Counted with the convolution before it.
             _mark(module, scope, layer)
-            module.__dict__["forward"] = MethodType(norm_forward, module)
+            _set_forward(module, _norm_forward)
     # Set last: the model may be a convolution itself, whose forward pass is then wrapped once more.
     model.__dict__["laconic_scope"] = scope
-    model.__dict__["forward"] = MethodType(_keyed_forward, model)
+    _set_forward(model, _model_forward)
     return Attachment(model, shard, scope)
 
 
@@ -135,10 +140,10 @@ def _attach_convolution(conv: MessagePassing, scope: Scope, layer: int) -> None:
     if reason is not None:
         _log_once(type(conv).__name__, reason)
         if scope.aggregator.is_shared:
-            conv.__dict__["forward"] = MethodType(shared_forward, conv)
+            _set_forward(conv, _shared_forward)
         return
     conv.__dict__["laconic_convolution"] = CONVOLUTIONS[type(conv)]
-    conv.__dict__["forward"] = MethodType(_kernel_forward, conv)
+    _set_forward(conv, _convolution_forward)
 
 
 def why_no_kernel(conv: MessagePassing) -> str | None:
@@ -156,15 +161,35 @@ def detached_copy(model: nn.Module) -> nn.Module:
     return duplicate
 
 
+def release(model: nn.Module) -> None:
+    """Gives `model` back as it was before `attach`, if it is attached as a whole; parts of another one stay."""
+    if _forward_of(model) is _model_forward:
+        _take_back(model)
+
+
 def _take_back(model: nn.Module) -> None:
     """Undoes `attach`."""
     for module in model.modules():
         if isinstance(module, MessagePassing):
             _remove_hooks(module)
-        if getattr(module.__dict__.get("forward"), "__func__", None) in _OURS:
+        if _forward_of(module) in _OURS:
             del module.__dict__["forward"]
+        plain = module.__dict__.pop("laconic_plain", None)
+        if plain is not None:
+            module.__dict__["forward"] = plain
         for name in ("laconic_scope", "laconic_convolution", "laconic_layer"):
             module.__dict__.pop(name, None)
+
+
+def _set_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
+    # Twice on a model that is a convolution itself.
+    module.__dict__.setdefault("laconic_plain", module.__dict__.get("forward"))
+    module.__dict__["forward"] = MethodType(forward, module)
+
+
+def _forward_of(module: nn.Module) -> object:
+    """Returns the function that was set as `forward` on the instance, if any."""
+    return getattr(module.__dict__.get("forward"), "__func__", None)
 
 
 def _mark(module: nn.Module, scope: Scope, layer: int) -> None:
@@ -189,6 +214,8 @@ def _log_once(name: str, reason: str) -> None:
 
 def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
+    if scope.is_elsewhere:
+        return type(self).forward(self, *args, **kwargs)
     if scope.runs_once:
         refuse_second_run(type(self).__name__)
     given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
@@ -198,7 +225,7 @@ def _kernel_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if reason is not None:
         _log_once(type(self).__name__, reason)
         return type(self).forward(self, *args, **kwargs)
-    scope.aggregator.enter_layer(self.laconic_layer)
+    scope.enter_layer(self)
     weighted = given.get("edge_weight") is not None
     return self.laconic_convolution.forward(self, scope, given["x"], weighted)
 
@@ -213,7 +240,7 @@ def _misfit(conv: Any, scope: Scope, given: dict[str, Any]) -> str | None:
     if not scope.owns_edges(given["edge_index"]):
         return "it was called with an edge_index other than the graph's own"
     if not _is_rows(given["x"], scope.shard.num_rows):
-        return "its x is not one row of numbers per node"
+        return NOT_ROWS
     for name, value in given.items():
         if name in ("self", "x", "edge_index") or value is None:
             continue
@@ -270,15 +297,18 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _forward_on_stand_in(self, scope, scope.stand_in, *args, **kwargs)
     if not self.training and scope.before_evaluation is not None:
         scope.before_evaluation()
-    scope.aggregator.begin(is_training=self.training)
+    if not self.training and scope.aggregator.is_shared and is_of_another_graph(scope.shard, args, kwargs):
+        with scope.elsewhere():
+            return plain_forward(self)(self, *args, **kwargs)
     inner = _inner_forward(self, scope)
     if not self.training:
-        return inner(self, *args, **kwargs)
+        with scope.passing(is_training=False):
+            return inner(self, *args, **kwargs)
     scope.call = 0
     scope.edge_ends.clear()
     scope.grad_enabled = torch.is_grad_enabled()
     try:
-        with KeyedDropout(scope):
+        with scope.passing(is_training=True), KeyedDropout(scope):
             out = inner(self, *args, **kwargs)
         _watch_gradients(out, scope)
         return out
@@ -300,7 +330,7 @@ def _watch_gradients(out: Any, scope: Scope) -> None:
 
 def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any, **kwargs: Any) -> Tensor:
     """Returns the outputs for the shard's rows of a forward pass on what stands in for it."""
-    given = list(signature_of(type(model).forward).bind(model, *args, **kwargs).arguments.values())[1:]
+    given = [*args, *kwargs.values()]
     own = scope.shard
     known = {id(tensor) for tensor in (own.x, own.edge_index, own.edge_weight)}
     if len(given) < 2 or any(value is not None and id(value) not in known for value in given):
@@ -309,7 +339,7 @@ def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any
             "shard.x and shard.edge_index themselves (and shard.edge_weight or none), and nothing else."
         )
     is_weighted = own.edge_weight is not None and any(value is own.edge_weight for value in given)
-    weight = {"edge_weight": stand_in.shard.edge_weight} if is_weighted else {}
+    weight = {"edge_weight": stand_in.shard.edge_weight} if is_weighted or needs_edge_weight(model) else {}
     if stand_in.run_first is not None:
         with torch.no_grad():
             stand_in.run_first()
@@ -326,8 +356,11 @@ def _inner_forward(model: Any, scope: Scope) -> Callable[..., Any]:
         return _kernel_forward
     if scope.aggregator.is_shared and isinstance(model, MessagePassing):
         return shared_forward
-    plain: Callable[..., Any] = type(model).forward
-    return plain
+    return plain_forward(model)
 
 
-_OURS = (_kernel_forward, _keyed_forward, shared_forward, norm_forward)
+_convolution_forward = uncompiled(_kernel_forward)
+_model_forward = uncompiled(_keyed_forward)
+_shared_forward = uncompiled(shared_forward)
+_norm_forward = uncompiled(norm_forward)
+_OURS = (_convolution_forward, _model_forward, _shared_forward, _norm_forward)

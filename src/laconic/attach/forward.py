@@ -2,12 +2,14 @@
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from torch import Tensor, nn
+from torch_geometric.nn import Sequential
 
+from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
 
 logger = logging.getLogger(__name__)
@@ -15,10 +17,16 @@ logger = logging.getLogger(__name__)
 
 def run_model(model: nn.Module, shard: Shard) -> Tensor:
     """Returns the model's outputs for every row of `shard`."""
-    if shard.edge_weight is not None and takes_edge_weight(model):
-        out: Tensor = model(shard.x, shard.edge_index, edge_weight=shard.edge_weight)
+    is_weighted = shard.edge_weight is not None and takes_edge_weight(model)
+    if is_weighted or needs_edge_weight(model):
+        out = model(shard.x, shard.edge_index, edge_weight=shard.edge_weight)
     else:
         out = model(shard.x, shard.edge_index)
+    if not isinstance(out, Tensor):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} should return one tensor with a row per node; it returned a {type(out).__name__}. "
+            f"Return the outputs alone, and keep anything else as an attribute (self.hidden = hidden)."
+        )
     return out
 
 
@@ -28,8 +36,31 @@ def takes_edge_weight(model: nn.Module) -> bool:
     said = getattr(model, "supports_edge_weight", None)
     if said is not None:
         return bool(said)
-    # Of the class, because an attached model has a forward of its own in front.
-    return "edge_weight" in inspect.signature(type(model).forward).parameters
+    return "edge_weight" in _arguments_of(model)
+
+
+def needs_edge_weight(model: nn.Module) -> bool:
+    """Whether `model` cannot be called without edge_weight, which is None on a graph that has none."""
+    return _arguments_of(model).get("edge_weight", False)
+
+
+def plain_forward(module: Any) -> Callable[..., Any]:
+    """Returns the function that `attach` was set over, to be called with `module` first.
+
+    That of the class; or one of the instance itself, as PyG's Sequential has it: its class has that of another one.
+    """
+    own = module.__dict__.get("laconic_plain", module.__dict__.get("forward"))
+    function: Callable[..., Any] = getattr(own, "__func__", type(module).forward)
+    return function
+
+
+def _arguments_of(model: nn.Module) -> Mapping[str, bool]:
+    """Returns the names of what a model is called with, and whether it cannot be called without."""
+    if isinstance(model, Sequential):
+        # Its forward function may take anything; what it is called with was said when it was built.
+        return dict.fromkeys(model.signature.param_dict, True)
+    parameters = signature_of(plain_forward(model)).parameters
+    return {name: parameter.default is parameter.empty for name, parameter in parameters.items()}
 
 
 def warn_of_unused_weights(model: nn.Module, shard: Shard) -> None:
@@ -44,5 +75,5 @@ def warn_of_unused_weights(model: nn.Module, shard: Shard) -> None:
 
 @cache
 def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
-    """Returns the arguments that a class's forward takes; asked in every step, so it is kept."""
+    """Returns the arguments that a forward function takes; asked in every step, so it is kept."""
     return inspect.signature(forward)

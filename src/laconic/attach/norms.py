@@ -22,8 +22,11 @@ Formula = Callable[[Any, Aggregator, Tensor], Tensor]
 
 def norm_forward(self: Any, *args: Any, **kwargs: Any) -> Tensor:
     """What stands for the `forward` of an attached norm."""
-    given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     scope = self.laconic_scope
+    if scope.is_elsewhere:
+        plain: Tensor = type(self).forward(self, *args, **kwargs)
+        return plain
+    given = signature_of(type(self).forward).bind(self, *args, **kwargs).arguments
     rows = given.get("x", given.get("input"))
     if given.get("batch") is not None:
         raise UnsupportedModelError(
@@ -35,7 +38,7 @@ def norm_forward(self: Any, *args: Any, **kwargs: Any) -> Tensor:
             f"{type(self).__name__} was called with something else than one row per node, whose statistics over all "
             f"ranks are not known. Normalise rows of nodes, or use a norm within a row, such as LayerNorm(mode='node')."
         )
-    scope.aggregator.enter_layer(self.laconic_layer)
+    scope.enter_layer(self)
     return NORMS[type(self)](self, scope.aggregator, rows)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator
+from laconic.attach.checkpointing import is_in_backward
 from laconic.graph import Shard
 from laconic.kernels.keyed import fold_key
 
@@ -63,8 +64,12 @@ class Scope:
         """Called in a backward pass when the gradient of the model's outputs has arrived."""
         self.on_changed_rows: Callable[[object], None] | None = None
         """Called with a convolution without a kernel that hands on other rows than it was given."""
-        self.layer_input: object = None
+        self.layer_inputs: tuple[object, ...] = ()
         """What such a convolution was given."""
+        self.is_under_way = False
+        """Whether a forward pass of the whole model is under way."""
+        self.is_elsewhere = False
+        """Whether the pass under way is on a graph that no rank shares, with PyG's own code."""
         self.enter(shard, aggregator)
 
     @contextmanager
@@ -88,6 +93,32 @@ class Scope:
                 yield
             finally:
                 self.is_standing_in = False
+
+    @contextmanager
+    def passing(self, *, is_training: bool) -> Iterator[None]:
+        """Inside, a forward pass of the whole model is under way."""
+        self.aggregator.begin(is_training=is_training)
+        before, self.is_under_way = self.is_under_way, True
+        try:
+            yield
+        finally:
+            self.is_under_way = before
+
+    def enter_layer(self, layer: Any) -> None:
+        """Told by a layer that it is next."""
+        if not self.is_under_way and not is_in_backward():
+            # Called by itself, or in a copy of PyG's Sequential, which makes itself a forward of its own.
+            self.aggregator.begin(is_training=layer.training)
+        self.aggregator.enter_layer(layer.laconic_layer)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Inside, layers run PyG's own code on a graph that is not the one of the ranks."""
+        self.is_elsewhere = True
+        try:
+            yield
+        finally:
+            self.is_elsewhere = False
 
     @contextmanager
     def aside(self) -> Iterator[None]:

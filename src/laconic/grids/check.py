@@ -23,9 +23,9 @@ def check_convolutions(model: nn.Module, grid: Grid) -> None:
         if _is_attention(module):
             where = f"a grid with pj=1, such as 1d or 2d: it needs whole rows, and this one has pj={grid.pj}"
         raise UnsupportedModelError(
-            f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix, which {grid} "
-            f"cannot share. Use {where}; or a convolution such as GCNConv, SAGEConv (mean, sum), GINConv, GraphConv, "
-            f"SGConv or APPNP."
+            f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix "
+            f"({_why_not_fixed(module)}), which {grid} cannot share. Use {where}; or torch_geometric.nn's own GCNConv, "
+            f"SAGEConv (mean, sum), GINConv, GraphConv, SGConv or APPNP, which are."
         )
 
 
@@ -44,6 +44,10 @@ def check_symmetric_convolutions(model: nn.Module) -> None:
                 f"{name or 'the model'} is a {type(module).__name__}, whose matrix is not its own transpose, since it "
                 f'{reason}: 2d_summa(symmetric=True) cannot train it. Use grid="2d_summa", which needs no symmetry.'
             )
+
+
+def _why_not_fixed(conv: MessagePassing) -> str:
+    return why_no_kernel(conv) or ("attention decides its weights" if _is_attention(conv) else "it takes a maximum")
 
 
 def _is_fixed(conv: MessagePassing) -> bool:

@@ -8,8 +8,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn import MessagePassing
 
+from laconic.attach.forward import needs_edge_weight
 from laconic.comm.codecs import parse_codec
+from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
+from laconic.comm.message_sizes import CODABLE
 from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
@@ -54,11 +57,22 @@ def check_schedule(codec: str, schedule: str) -> None:
         )
 
 
+def check_codable(codec: str, shard: Shard, communicator: Communicator) -> None:
+    """Raises ConfigError where rows of the model's type would travel as they are, whatever the codec."""
+    is_coded = communicator.num_ranks > 1 and not isinstance(parse_codec(codec), Identity)
+    if is_coded and shard.x.dtype not in CODABLE:
+        raise ConfigError(
+            f"codec {codec} is for rows of float32 or float64, and these are {shard.x.dtype}, which would travel as "
+            f"they are. Use the codec identity; or train in float32, with the features and the model in it."
+        )
+
+
 def check_only_model(is_first: bool, communicator: Communicator) -> None:
     """Raises ConfigError for a second model where ranks share the gradients of one."""
     if not is_first and communicator.num_ranks > 1:
         raise ConfigError(
-            "This session has a model already, and ranks share the gradients of one. Put both into one module."
+            "This session has a model already, and ranks share the gradients of one. Call session.detach() before the "
+            "next session.attach(model); to train both together, put them into one module."
         )
 
 
@@ -69,7 +83,12 @@ def _check_kind(model: nn.Module) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         _refuse(f"{kind} is TorchScript, whose layers cannot be reached. Give the model as it was before torch.jit.")
     if kind in _WRAPPERS:
-        _refuse(f"The model is wrapped in {kind}, which hides its layers. Give the model inside it.")
+        inside = "_orig_mod" if kind == "OptimizedModule" else "module"
+        then = " and then torch.compile(model)" if kind == "OptimizedModule" else ""
+        _refuse(
+            f"The model is wrapped in {kind}, which hides its layers. Give the model inside it: "
+            f"session.attach(model.{inside}){then}."
+        )
     if isinstance(model, torch.fx.GraphModule):
         _refuse(
             f"{kind} was made by torch.fx (to_hetero does this), whose calls are fixed. Heterogeneous graphs are not "
@@ -78,7 +97,8 @@ def _check_kind(model: nn.Module) -> None:
 
 
 def _check_arguments(model: nn.Module) -> None:
-    parameters = list(inspect.signature(model.forward).parameters.values())
+    signature = inspect.signature(model.forward)
+    parameters = list(signature.parameters.values())
     named = [p.name for p in parameters[:2]] + [p.name for p in parameters[2:] if p.default is p.empty]
     foreign = sorted(_FOREIGN_ARGUMENTS.intersection(named))
     if foreign:
@@ -87,10 +107,15 @@ def _check_arguments(model: nn.Module) -> None:
             f"classification that are called as model(x, edge_index); heterogeneous graphs, positions and link tasks "
             f"are not supported yet."
         )
+    weight = {"edge_weight": None} if needs_edge_weight(model) else {}
     try:
-        inspect.signature(model.forward).bind(None, None)
+        signature.bind(None, None, **weight)
     except TypeError as error:
-        _refuse(f"{type(model).__name__} cannot be called as model(x, edge_index): {error}. Wrap it in one that can.")
+        cure = "Wrap it in a module whose forward(self, x, edge_index) calls it."
+        if [p.name for p in parameters] in (["data"], ["batch"], ["graph"]):
+            data = parameters[0].name
+            cure = f"Write forward(self, x, edge_index), with x for {data}.x and edge_index for {data}.edge_index."
+        _refuse(f"{type(model).__name__} cannot be called as model(x, edge_index): {error}. {cure}")
 
 
 def _check_part(name: str, module: nn.Module) -> None:

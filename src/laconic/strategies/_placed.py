@@ -63,8 +63,8 @@ class PlacedStrategy(Strategy, Generic[Holding, Coding]):
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement = self.placement
         assert shard is placement.shard, "the shard comes from `place`"
-        copy_from_first(model, placement.communicator)
         check_only_model(self._gradients is None, placement.communicator)
+        copy_from_first(model, placement.communicator)
         self._gradients = SharedGradients(model, placement.communicator)
         self._coder = self._build_coder(model, seed, self._gradients)
         self._attachment = attach(model, shard, seed=seed, aggregator=self._build_aggregator())

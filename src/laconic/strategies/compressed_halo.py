@@ -22,11 +22,11 @@ from laconic.halo.cut import Cut
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.rehearsal import Rehearsal, rehearse
-from laconic.halo.trial import check_layers, check_whole
+from laconic.halo.trial import check_shared
 from laconic.launch.agreement import check_agreement
 from laconic.records import LedgerRecord
 from laconic.store import Store
-from laconic.strategies._checks import check_plain_model, check_schedule
+from laconic.strategies._checks import check_codable, check_plain_model, check_schedule
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies._placed import PlacedStrategy
 
@@ -78,8 +78,8 @@ class CompressedHalo(PlacedStrategy[Placement, HaloCoder]):
 
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
-        check_layers(model)
-        check_whole(model, shard)
+        check_codable(self.codec, shard, self.placement.communicator)
+        check_shared(model, shard)
 
     def change(self, change: GraphChange) -> Shard:
         assert self._attachment is not None, "attach comes before the first change"

@@ -29,13 +29,13 @@ from laconic.grids.workload import Workload
 from laconic.halo.coder import RatePlan
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap
-from laconic.halo.trial import check_layers, check_whole
+from laconic.halo.trial import check_shared
 from laconic.launch.agreement import check_agreement, check_all_ready
 from laconic.launch.environment import rank_environment
 from laconic.records import LedgerRecord
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_plain_model, check_schedule
+from laconic.strategies._checks import check_codable, check_plain_model, check_schedule
 from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies._placed import PlacedStrategy
 
@@ -135,12 +135,12 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
 
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
+        check_codable(self.codec, shard, self.placement.communicator)
         try:
             check_convolutions(model, self.placement.grid)
             if self.grid != "auto" and parse_grid(self.grid).is_for_symmetric:
                 check_symmetric_convolutions(model)
-            check_layers(model)
-            check_whole(model, shard)
+            check_shared(model, shard)
             if self.placement.grid.pj > 1:
                 # Layers too narrow to be sliced show when they are tried.
                 rehearse(model, self.placement)

@@ -20,7 +20,7 @@ from laconic.halo.gradients import SharedGradients
 from laconic.halo.local_steps import LocalSteps
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.reductions import parse_reduction
-from laconic.halo.trial import check_layers, check_whole
+from laconic.halo.trial import check_shared
 from laconic.isolated.buffers import combine_buffers, give_back_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
@@ -167,8 +167,7 @@ class GradientOnly(Strategy):
 
     def check(self, model: nn.Module, shard: Shard) -> None:
         check_plain_model(model, shard)
-        check_layers(model)
-        check_whole(model, shard)
+        check_shared(model, shard)
         if self.correction == "sweep" or self.normalise == "whole":
             check_fixed_operators(model)
         if self._asks_for_sums:

@@ -17,7 +17,7 @@ def _refuse(conv: Any) -> str | None:
     if conv.edge_dim is not None:
         return "it takes edge features"
     if isinstance(conv.in_channels, tuple):
-        return "it has different weights for sources and destinations of a bipartite graph"
+        return "its in_channels is a pair, for the two sides of a bipartite graph (one number is for one graph)"
     return refuse_aggregation(conv, "add", "sum")
 
 
