@@ -49,7 +49,8 @@ def same_graph(folder: Path, suffix: str) -> None:
         "split": np.array([[word] for word in SPLIT]),
     }
     for name, values in tables.items():
-        table = pyarrow.table({f"c{i}": values[:, i] for i in range(values.shape[1])})
+        names = {"edges": ["source", "target"], "features": ["a", "b", "c"]}.get(name, [name])
+        table = pyarrow.table({column: values[:, i] for i, column in enumerate(names)})
         if suffix == ".npy":
             np.save(folder / f"{name}.npy", values[:, 0] if name == "split" else values)
         elif suffix == ".parquet":
@@ -159,15 +160,18 @@ SPOILT: dict[str, tuple[dict[str, str | None], str]] = {
     "no labels": ({"labels.csv": None}, "has no labels file"),
     "two files of edges": ({"edges.parquet": ""}, r"holds edges\.csv and edges\.parquet"),
     "an unknown node": ({"edges.csv": "70,8\n"}, r"edges\.csv names 1 node\(s\) that features\.csv does not.*being 8"),
-    "edges as floats": ({"edges.csv": "70,1.5\n"}, r"edges\.csv: node ids should be integers.*double|float64"),
-    "edges as words": ({"edges.csv": "source,destination\nme,you\n"}, r"edges\.csv: node ids should be integers"),
-    "edge features": ({"edges.csv": "a,b,c,d\n70,1,2,3\n"}, r"edges\.csv should have the columns source"),
-    "one column": ({"edges.csv": "70\n1\n"}, r"edges\.csv should have the columns source"),
-    "tabs": ({"edges.csv": "source\tdestination\n70\t1\n"}, r"one column, 'source\\tdestination'.*by commas"),
-    "edges without an end": ({"edges.csv": "source,destination\n70,\n"}, r"edges\.csv: node ids should be integers"),
-    "classes as words": (
-        {"labels.csv": "node,label\n70,cat\n"},
-        r"labels\.csv: column label should hold numbers, got text such as 'cat'",
+    "edges as floats": ({"edges.csv": "70,1.5\n"}, r"edges\.csv names 1 node\(s\).*being 1\.5, in row 0"),
+    "edges as words": ({"edges.csv": "source,destination\nme,you\n"}, r"edges\.csv names 1 node\(s\).*being me"),
+    "ids with a point": ({"edges.csv": "from,to\n70.0,1.0\n"}, r"being 70\.0, in row 0.*without a point: 70\."),
+    "one column": ({"edges.csv": "70\n1\n"}, r"edges\.csv: no column is known as the target.*by commas"),
+    "tabs": ({"edges.csv": "source\tdestination\n70\t1\n"}, r"has column 'source\\tdestination'.*by commas"),
+    "edges without an end": (
+        {"edges.csv": "source,target\n70,1\n70,\n"},
+        r"edges\.csv: column target: row 1 has no node id",
+    ),
+    "names in place of classes": (
+        {"labels.csv": "node,label\n" + "".join(f"{n},person {n}\n" for n in range(120))},
+        r"labels\.csv holds 120 different texts for 120 nodes, such as 'person 0': too many to be classes",
     ),
     "ragged rows": ({"edges.csv": "70,1\n70,1,5\n"}, r"edges\.csv cannot be read"),
     "an empty file": ({"edges.csv": ""}, r"edges\.csv cannot be read"),
@@ -181,7 +185,7 @@ SPOILT: dict[str, tuple[dict[str, str | None], str]] = {
     "an unknown split": ({"split.csv": "node,split\n70,valid\n"}, r"split\.csv should hold the words .* got valid"),
     "splits as numbers": ({"split.csv": "node,split\n70,1\n"}, r"split\.csv should hold the words"),
     "no test node": ({"split.csv": "node,split\n70,train\n12,val\n"}, "test_mask is empty"),
-    "ids in two places": ({"nodes.csv": "node\n1\n"}, r"both nodes\.csv and the column node of features\.csv"),
+    "ids in two places": ({"nodes.csv": "node\n1\n"}, r"both nodes\.csv and a column of features\.csv"),
     "a column twice": ({"features.csv": "node,a,a\n70,1,2\n"}, r"features\.csv has two columns called 'a'"),
     "not finite": ({"features.csv": "node,a\n" + "".join(f"{n},nan\n" for n in IDS)}, "x holds 6 value"),
     "not an array": ({"split.csv": None, "split.npy": "train"}, r"split\.npy is not an \.npy file"),

@@ -142,7 +142,7 @@ SPOILT = {
         r"edge_index should hold node numbers from 0 to 5",
     ),
     "edge_index negative": ({"edge_index": np.array([[0], [-1]])}, r"edge_index should hold node numbers from 0 to 5"),
-    "edge_index of three rows": ({"edge_index": np.zeros((3, 2), int)}, r"edge_index should be int64 of shape \(2"),
+    "edge_index of three rows": ({"edge_index": np.zeros((3, 2), int)}, r"edge_index should be integers of shape \(2"),
     "x as text": ({"x": np.array([["a"]] * 6)}, r"x should hold numbers"),
     "x with NaN": ({"x": np.full((6, 2), np.nan)}, r"x holds 12 value\(s\) that are NaN"),
     "x beyond float32": ({"x": np.full((6, 2), 1e300)}, r"x holds 1e\+300, too large for float32.*dtype='float64'"),

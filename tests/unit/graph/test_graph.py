@@ -59,7 +59,7 @@ BAD_FIELDS = {
         r"edge 7: 60 -> .*0 to 59|0 to 59.*edge 7",
     ),
     "edge negative": (lambda g: {"edge_index": put(g.edge_index, (1, 3), -1)}, "edge 3"),
-    "edge dtype": (lambda g: {"edge_index": g.edge_index.int()}, "int64 of shape .*got int32"),
+    "edge dtype": (lambda g: {"edge_index": g.edge_index.float()}, "integers of shape .*got float32"),
     "edge shape": (lambda g: {"edge_index": g.edge_index.t()}, r"got int64 of shape \(300, 2\)"),
     "x NaN": (lambda g: {"x": put(g.x, (4, 2), float("nan"))}, "node 4, feature 2"),
     "x infinite": (lambda g: {"x": put(g.x, (4, 2), float("inf"))}, "NaN or infinite"),
