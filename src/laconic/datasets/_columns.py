@@ -116,7 +116,8 @@ class ColumnMapping:
         """Raises ConfigError if a column that the user names was in no table."""
         for role, column in self.pairs:
             if column not in self._seen:
-                raise ConfigError(f"columns, {role}={column}: {unknown_name(column, self._seen, family='column')}")
+                names = {name for name in self._seen if ("." in name) == ("." in column)}
+                raise ConfigError(f"columns, {role}={column}: {unknown_name(column, names, family='column')}")
 
     def role_of(self, kind: TableKind, name: str) -> str | None:
         """Returns the role that the user gives to a column of this table, if any."""
@@ -168,8 +169,9 @@ class _Assignment:
             raise DataError(self._refusal(missing))
         if self._kind == "labels" and len(self._many) == 1:
             self._take(LABEL, self._many.pop())
+        of = {role: self._of[role] for role in self._rules.roles if role in self._of}
         # In the order of the table, whoever named them.
-        return Roles(self._kind, self._of, tuple(name for name in self._names if name in self._many))
+        return Roles(self._kind, of, tuple(name for name in self._names if name in self._many))
 
     def _take(self, role: str, name: str) -> None:
         if role in self._of:
@@ -219,25 +221,19 @@ class _Assignment:
         strangers = [name for name in self._unknown if name not in numbers]
         told = []
         if numbers:
-            told.append(
-                f"{_quote(numbers)} holds row numbers, as pandas writes them. Write the table with index=False, or "
-                f"leave the column out as below"
-            )
+            told.append(f"{_quote(numbers)} holds row numbers, as pandas writes them unless told index=False")
         if missing:
             told.append(f"no column is known as the {' or the '.join(missing)}: it has {_quote(self._names)}")
         elif strangers and self._kind == "features":
             told.append(f"{_quote(strangers)} may be no feature: by the name it could be an id, a label or a split")
         elif strangers and self._has_header:
-            told.append(f"{_quote(strangers)} cannot be used. This table has {self._say_known()}")
+            told.append(f"{_quote(strangers)} is unknown: this table has {self._say_known()}")
         elif strangers:
-            told.append(f"it has no header line, and {len(self._names)} columns. This table has {self._say_known()}")
-        return f"{self._where}: {'. Also, '.join(told)}. {self._cure(missing, strangers, numbers)}"
+            told.append(f"there is no header line, and {len(self._names)} columns: this table has {self._say_known()}")
+        return f"{self._where}: {'; '.join(told)}. {self._cure(missing, strangers, numbers)}"
 
     def _say_known(self) -> str:
-        required, optional = self._rules.required, self._rules.optional
-        many = (self._rules.many,) if self._rules.many else ()
-        said = [" and ".join([*required, *many])] if required or many else []
-        return " and, optionally, ".join([*said, *([" or ".join(optional)] if optional else [])])
+        return ", ".join(role for role in self._rules.roles if role != IGNORED)
 
     def _cure(self, missing: Sequence[str], strangers: Sequence[str], numbers: Sequence[str]) -> str:
         if self._kind == "edges" and len(self._names) == 1:
@@ -247,10 +243,10 @@ class _Assignment:
         wanted = [*missing, *([NODE] if self._rules.many and NODE not in self._of else [])]
         added = [(wanted.pop(0) if wanted else IGNORED, name) for name in strangers]
         added += [(IGNORED, name) for name in numbers]
-        may_lack_header = self._kind == "edges" and len(missing) == len(strangers) == len(self._names)
-        header = "\nIf the first line is an edge, put a line source,target above it." if may_lack_header else ""
-        roles = ", ".join(self._rules.roles)
-        return f"Say what it is, as one of {roles}. For example:{self._mapping.line_with(added)}{header}"
+        roles = f"\nRoles of columns: {', '.join(self._rules.roles)}." if strangers else ""
+        if self._kind == "edges" and len(missing) == len(strangers) == len(self._names):
+            roles += " If its first line is an edge, put a line source,target above it."
+        return f"Say what it is behind the name of the data, for example:{self._mapping.line_with(added)}{roles}"
 
 
 def _quote(names: Sequence[str]) -> str:
