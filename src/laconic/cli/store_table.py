@@ -79,7 +79,7 @@ def _say_splits(counts: "dict[str, int] | None", num_nodes: int, origin: str) ->
     if counts is None:
         return "not told by a store of this age"
     told = ", ".join(f"{split} {format_count(count)} ({count / num_nodes:.1%})" for split, count in counts.items())
-    return f"{told}; {origin}"
+    return f"{told}; {origin}" if origin else told
 
 
 def _say_parts(manifest: "Manifest") -> str:

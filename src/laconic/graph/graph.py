@@ -32,7 +32,7 @@ class Graph:
         node_ids: the id of each node in the data it came from, int64 (N,), all different; 0..N-1 when not given.
         id_names: where ids are text, the text of each node, all different, (N,); `node_ids` are numbers then.
         class_names: where labels are text, the text of each class or label, by its number.
-        split_origin: how the masks came about, for tables: "given", or "random, seed 0".
+        split_origin: how the masks came about, for tables: "given", or "random, seed 0"; empty if nobody knows.
     """
 
     edge_index: Tensor

@@ -132,8 +132,8 @@ class Manifest:
 
     @property
     def split_origin(self) -> str:
-        """How the masks of the graph came about, as in Graph."""
-        return str(self.provenance.get("split", "given"))
+        """How the masks of the graph came about, as in Graph; empty for a store that does not tell."""
+        return str(self.provenance.get("split", ""))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -139,7 +139,7 @@ def describe_split(about: Graph | Manifest) -> str:
         assert isinstance(about, Manifest)
         counts = {"train": sum(about.partition.num_train)}
     told = ", ".join(f"{format_count(count)} {split}" for split, count in counts.items())
-    return f"{told} ({about.split_origin})"
+    return f"{told} ({about.split_origin})" if about.split_origin else told
 
 
 def describe_data(data: Graph | Store, source: str | None = None) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from laconic.datasets import load_files
-from laconic.errors import DataError
+from laconic.datasets import load, load_files
+from laconic.errors import ConfigError, DataError
 
 IDS = [70, -4, 12, 9000000000, 5, 1]
 SPLIT = ["train", "train", "val", "none", "test", "test"]
@@ -231,3 +231,124 @@ def test_python_objects_in_an_array_are_refused_with_lines_that_convert_it(tmp_p
     assert torch.equal(again.x, sound.x)
     assert torch.equal(again.y, sound.y)
     assert torch.equal(again.train_mask, sound.train_mask)
+
+
+PEOPLE = ["ann", "bob", "007", "7", "Žofie", "a b"]
+
+
+def write_people(folder: Path, changes: dict[str, str | None]) -> Path:
+    """A sound folder whose ids and labels are text."""
+    files: dict[str, str | None] = {
+        "edges.csv": "target,source\nbob,ann\n7,007\na b,Žofie\n",
+        "features.csv": "id,a\n" + "".join(f"{name},{row}\n" for row, name in enumerate(PEOPLE)),
+        "labels.csv": "node_id,class\na b,dog\nann,cat\n007,dog\n7,cat\nbob,\n",
+        "split.csv": "node,split\nann,train\n007,val\n7,test\na b,train\n",
+    }
+    return write_csv(folder, {**files, **changes})
+
+
+def test_text_ids_and_labels_are_matched_and_kept_as_they_are(tmp_path: Path) -> None:
+    graph = load_files(write_people(tmp_path, {}))
+    assert graph.id_names is not None
+    assert graph.id_names.tolist() == PEOPLE
+    assert graph.node_ids.tolist() == list(range(6))
+    # The header says target first: nothing is reversed.
+    assert graph.edge_index.tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert graph.class_names == ("cat", "dog")
+    assert graph.y.tolist() == [0, -1, 1, 0, -1, 1]
+    assert graph.num_classes == 2
+
+
+def test_what_each_column_was_taken_for_is_told_once_for_each_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        load_files(
+            write_people(
+                tmp_path,
+                {
+                    "edges.csv": "ann,bob,0.5\n".replace("ann,bob", "0,1"),
+                    "features.csv": None,
+                    "nodes.csv": "id,a,b\n" + "".join(f"{row},1,2\n" for row in range(6)),
+                    "labels.csv": "label\n" + "0\n1\n" * 3,
+                    "split.csv": None,
+                },
+            )
+        )
+    assert [record.getMessage() for record in caplog.records][:3] == [
+        "nodes.csv: node <- id, 2 features <- a, b.",
+        "edges.csv (without header): source <- 0, target <- 1, weight <- 2.",
+        "labels.csv: nodes by row number, label <- label.",
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
+def test_ids_beyond_int64_are_kept_exactly(tmp_path: Path, suffix: str) -> None:
+    same_graph(tmp_path, ".npy")
+    ids = np.array([2**63 + 2**11 * row + 1 for row in range(6)], np.uint64)
+    ends = ids[np.array([[0, 2, 4, 5], [1, 3, 5, 0]])]
+    (tmp_path / "edges.npy").unlink()
+    for name, columns in (("nodes", {"id": ids}), ("edges", {"source": ends[0], "target": ends[1]})):
+        if suffix == ".npy":
+            np.save(tmp_path / f"{name}.npy", np.stack(list(columns.values())) if name == "edges" else ids)
+        elif suffix == ".csv":
+            pyarrow.csv.write_csv(pyarrow.table(columns), tmp_path / f"{name}.csv")
+        else:
+            pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
+    graph = load_files(tmp_path)
+    assert graph.id_names is not None
+    assert graph.id_names.tolist() == [str(number) for number in ids.tolist()]
+    assert graph.edge_index.tolist() == [[0, 2, 4, 5], [1, 3, 5, 0]]
+    assert int(graph.node_ids.min()) >= 0
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        "edge_id,source,target\n5,70,-4\n6,-4,12\n",
+        "source,target,timestamp\n70,-4,1\n-4,12,2\n",
+        ",source,target\n0,70,-4\n1,-4,12\n",
+        "citing,cited,when\n70,-4,now\n-4,12,then\n",
+    ],
+)
+def test_an_unknown_column_is_refused_with_a_line_that_loads_the_same_folder(tmp_path: Path, edges: str) -> None:
+    folder = write_csv(tmp_path, {"edges.csv": edges})
+    with pytest.raises(DataError, match=r"edges\.csv: .*column") as refused:
+        load_files(folder)
+    line = next(line for line in str(refused.value).splitlines() if line.startswith("  "))
+    graph = load(line.strip().strip('"'))
+    assert graph.edge_index.tolist() == [[0, 1], [1, 2]]
+    assert graph.edge_weight is None
+
+
+def test_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Unknown column 'timestamp'"):
+        load_files(write_csv(tmp_path, {}), columns="ignore=timestamp")
+
+
+def test_one_table_may_hold_all_that_is_known_of_the_nodes(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{p},{i},{'dog' if i % 2 else 'cat'},{s}\n" for i, (p, s) in enumerate(zip(PEOPLE, SPLIT, strict=True))
+    )
+    none = dict.fromkeys(("features.csv", "labels.csv", "split.csv"))
+    folder = write_people(tmp_path, {**none, "nodes.csv": f"id,a,label,split\n{rows}"})
+    graph = load_files(folder)
+    assert graph.x.tolist() == [[row] for row in range(6)]
+    assert graph.y.tolist() == [0, 1] * 3
+    assert graph.split_origin == "given"
+    assert [mask.nonzero().flatten().tolist() for mask in graph.mask_of.values()] == [[0, 1], [2], [4, 5]]
+    (folder / "labels.csv").write_text("label\n" + "cat\ndog\n" * 3)
+    with pytest.raises(DataError, match=r"column for the label, and there is labels\.csv") as refused:
+        load_files(folder)
+    line = str(refused.value).splitlines()[-1].strip().strip('"')
+    assert load(line).y.tolist() == [0, 1] * 3
+
+
+def test_labels_without_a_header_are_told_which_line_was_taken_for_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has 5 rows, .* Its first line, cat, was taken for a header"):
+        load_files(write_people(tmp_path, {"labels.csv": "cat\n" + "dog\n" * 5, "split.csv": None}))
+
+
+def test_names_of_several_labels_are_kept(tmp_path: Path) -> None:
+    rows = "".join(f"{node},{row % 2},1\n" for row, node in enumerate(IDS))
+    assert load_files(write_csv(tmp_path, {"labels.csv": f"node,red,blue\n{rows}"})).class_names == ("red", "blue")
