@@ -20,6 +20,7 @@ from laconic.datasets._column_names import (
     ROLES,
     RULES,
     SOURCE,
+    SPLIT,
     TARGET,
     WEIGHT,
     TableKind,
@@ -77,7 +78,8 @@ class ColumnMapping:
     """The roles that a user gives to columns, over those that their names have.
 
     Args:
-        pairs: (role, column), such as ("source", "paper"); the column may say its table: "edges.paper".
+        pairs: (role, column), such as ("source", "paper"); the column may say its table: "edges.paper". To ignore a
+            column that is known for the ids, labels or split of nodes, it must.
         given_as: how the user names the data, for the line to copy in an error.
     """
 
@@ -121,8 +123,12 @@ class ColumnMapping:
 
     def role_of(self, kind: TableKind, name: str) -> str | None:
         """Returns the role that the user gives to a column of this table, if any."""
+        name = name.strip()
+        # "ignore=id" is about a column without use, such as the numbers of edges; never about what names the nodes.
+        is_needed = known_role(name, kind) in (NODE, LABEL, SPLIT)
         for role, column in self.pairs:
-            if column in (name.strip(), f"{kind}.{name.strip()}") and role in RULES[kind].roles:
+            is_meant = column == name and not (role == IGNORED and is_needed)
+            if (is_meant or column == f"{kind}.{name}") and role in RULES[kind].roles:
                 return role
         return None
 

@@ -1,5 +1,6 @@
 """Ids, whole numbers or text, to rows 0..N-1 and back."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ Ids = Any
 """Ids of nodes: an array of int64 where all of them are whole numbers that it holds, else pyarrow's of large_string."""
 
 _TEXT = pyarrow.large_string()
+_WHOLE_NUMBER = re.compile("-?[0-9]+")
 
 # Shapes: N nodes, M ids asked for
 
@@ -32,6 +34,8 @@ def to_ids(values: Any, where: str) -> Ids:
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
             raise DataError(f"{where}: node ids should stand in one column, got {values.dtype} of {values.shape}.")
+        if values.dtype.kind in "iu" and not (values.size and values.max() > np.iinfo(np.int64).max):
+            return values.astype(np.int64, copy=False)
         values = pyarrow.array(np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values)
     if not len(values):
         # A table without rows does not tell the type of its columns.
@@ -59,6 +63,9 @@ def _numbers_or_text(given: Any, where: str) -> Ids:
     is_missing = pyarrow.compute.equal(given, "")
     if is_missing.true_count:
         raise _missing_id(where, is_missing)
+    if not _WHOLE_NUMBER.fullmatch(given[0].as_py()):
+        # One that is text is enough.
+        return given
     try:
         numbers = given.cast(pyarrow.int64())
     except pyarrow.ArrowInvalid:
@@ -92,10 +99,14 @@ class NodeIndex:
             return NodeIndex(np.arange(num_nodes), where)
         if len(ids) != num_nodes:
             raise DataError(f"{where} names {len(ids)} nodes, but there are {num_nodes} rows of features.")
-        counts = pyarrow.compute.value_counts(pyarrow.array(ids))
+        if isinstance(ids, np.ndarray):
+            values, counts = np.unique(ids, return_counts=True)
+        else:
+            values, counts = pyarrow.compute.value_counts(ids).flatten()
+            counts = counts.to_numpy()
         if len(counts) < num_nodes:
-            most = counts[int(np.argmax(counts.field("counts").to_numpy()))].as_py()
-            raise DataError(f"{where} names node {most['values']} {most['counts']} times. Once is right.")
+            most = int(np.argmax(counts))
+            raise DataError(f"{where} names node {values[most]} {counts[most]} times. Once is right.")
         return NodeIndex(ids, where)
 
     @property

@@ -72,7 +72,7 @@ def load_files(
     check_options(dtype, normalise_features)
     tables = TableFolder(folder, ColumnMapping.parse(columns, given_as=str(folder)))
     features, index = _features(tables)
-    values = stack(dict(features.many), str(features.path)) if features.array is None else features.array
+    values = _numbers(tables, features) if features.array is None else features.array
     edge_index, edge_weight = _edges(tables, index, dtype)
     fields = no_labels(index.num_nodes)
     if labelled:
@@ -114,6 +114,20 @@ def _features(tables: TableFolder) -> tuple[Table, NodeIndex]:
     nodes = tables.read("nodes", nodes_path)
     ids = nodes.node_ids if nodes.array is None else to_ids(_one_column(nodes.array), str(nodes_path))
     return features, NodeIndex.of(ids, num_nodes, where=nodes_path)
+
+
+def _numbers(tables: TableFolder, features: Table) -> NDArray[Any]:
+    texts = [name for name, column in features.many.items() if column.dtype.kind not in "fiub"]
+    if texts:
+        found = features.many[texts[0]]
+        example = f"text such as {str(found.flat[0])!r}" if found.dtype.kind == "U" and found.size else found.dtype
+        line = tables.mapping.line_with([(IGNORED, name) for name in texts])
+        raise DataError(
+            f"{features.path}: column {texts[0]} should hold numbers, got {example}. Turn it into numbers; or say that "
+            f"it is not a feature behind the name of the data, for example:{line}\nRoles of columns: node, label, "
+            f"split, ignore."
+        )
+    return stack(dict(features.many), str(features.path))
 
 
 def _num_rows(table: Table, what: str) -> int:

@@ -120,6 +120,15 @@ def test_what_the_user_says_wins_over_the_name_and_may_say_the_table() -> None:
     assert one_of_two.assign("labels", ["id", "name", "kind"], where="l").of == {"node": "id", "label": "kind"}
 
 
+def test_ignoring_a_column_of_edges_leaves_the_ids_of_nodes_alone() -> None:
+    mapping = ColumnMapping.parse("ignore=id, ignore=label", given_as="d")
+    assert mapping.assign("edges", ["id", "u", "v", "label"], where="e").of == {"source": "u", "target": "v"}
+    assert mapping.assign("labels", ["id", "label"], where="l").of == {"node": "id", "label": "label"}
+    assert mapping.assign("features", ["id", "a"], where="f").of == {"node": "id"}
+    unweighted = ColumnMapping.parse("ignore=weight", given_as="d")
+    assert unweighted.assign("edges", ["u", "v", "weight"], where="e").of == {"source": "u", "target": "v"}
+
+
 def test_a_mapping_that_cannot_be_meant_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Unknown role of a column 'sauce'.*Did you mean 'source'"):
         ColumnMapping.parse("sauce=src", given_as="d")

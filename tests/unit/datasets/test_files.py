@@ -321,6 +321,26 @@ def test_an_unknown_column_is_refused_with_a_line_that_loads_the_same_folder(tmp
     assert graph.edge_weight is None
 
 
+def test_text_among_the_features_is_refused_with_a_line_that_leaves_it_out(tmp_path: Path) -> None:
+    rows = "".join(f"{node},{row},Oslo,x\n" for row, node in enumerate(IDS))
+    folder = write_csv(tmp_path, {"features.csv": f"id,a,city,note.1\n{rows}"})
+    with pytest.raises(DataError, match="column city should hold numbers, got text such as 'Oslo'") as refused:
+        load_files(folder)
+    line = str(refused.value).splitlines()[1].strip().strip('"')
+    assert load(line).x.tolist() == [[row] for row in range(6)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_names_with_points_spaces_and_quotes_are_read(tmp_path: Path, suffix: str) -> None:
+    folder = write_csv(tmp_path, {"features.csv": None})
+    columns = {"id": IDS, "f.1": [1.0] * 6, "f.2": [2.0] * 6, "a, b": [3.0] * 6, 'the "best"': [4.0] * 6}
+    if suffix == "csv":
+        pyarrow.csv.write_csv(pyarrow.table(columns), folder / "features.csv")
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / "features.parquet")
+    assert load_files(folder).x[0].tolist() == [1, 2, 3, 4]
+
+
 def test_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Unknown column 'timestamp'"):
         load_files(write_csv(tmp_path, {}), columns="ignore=timestamp")
