@@ -20,6 +20,11 @@ from laconic.errors import DataError
 # UTF-8 with or without the mark that spreadsheets begin a file with.
 _ENCODING = "utf-8-sig"
 
+# What pyarrow reads at a time, and at most; and how much longer a .gz file may be when it is unpacked.
+_BLOCK_BYTES = 1 << 20
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+_MOST_PACKED = 16
+
 
 @final
 @dataclass(frozen=True)
@@ -73,18 +78,34 @@ def read_columns(header: Header, names: Collection[str], *, texts: Collection[st
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path, columns=list(names))
         else:
-            table = pyarrow.csv.read_csv(
-                path,
-                read_options=pyarrow.csv.ReadOptions(column_names=None if header.has_names else list(header.names)),
-                parse_options=_parse_options(header.names),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(names), column_types=dict.fromkeys(texts, pyarrow.large_string())
-                ),
-            )
+            table = _read_csv(header, names, texts)
     return {
         name: _plain(table.column(name)) if name in texts else _to_numpy(table.column(name), f"{path}: column {name}")
         for name in names
     }
+
+
+def _read_csv(header: Header, names: Collection[str], texts: Collection[str]) -> Any:
+    def read(block_bytes: int) -> Any:
+        return pyarrow.csv.read_csv(
+            header.path,
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=None if header.has_names else list(header.names), block_size=block_bytes
+            ),
+            parse_options=_parse_options(header.names),
+            convert_options=pyarrow.csv.ConvertOptions(
+                include_columns=list(names), column_types=dict.fromkeys(texts, pyarrow.large_string())
+            ),
+        )
+
+    num_bytes = header.path.stat().st_size * (_MOST_PACKED if header.path.suffix == ".gz" else 1)
+    try:
+        return read(_BLOCK_BYTES)
+    except pyarrow.ArrowInvalid:
+        if num_bytes <= _BLOCK_BYTES:
+            raise
+        # The first block decides what a column holds: numbers there, and a word or a fraction further down.
+        return read(min(num_bytes, _MOST_BLOCK_BYTES))
 
 
 def stack(columns: dict[str, NDArray[Any]], where: str) -> NDArray[Any]:

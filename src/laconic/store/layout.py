@@ -125,10 +125,9 @@ class Manifest:
     @property
     def num_of_split(self) -> dict[str, int] | None:
         """Nodes in each split: train, val, test; None for a store that does not tell, written by an older version."""
-        others = [self.provenance.get(f"num_{split}") for split in ("val", "test")]
-        if not all(isinstance(count, int) for count in others):
-            return None
-        return dict(zip(("train", "val", "test"), (sum(self.partition.num_train), *others), strict=True))  # type: ignore[arg-type]
+        told = {split: self.provenance.get(f"num_{split}") for split in ("train", "val", "test")}
+        counts = {split: count for split, count in told.items() if isinstance(count, int)}
+        return counts if len(counts) == len(told) else None
 
     @property
     def split_origin(self) -> str:

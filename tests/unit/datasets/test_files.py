@@ -341,6 +341,18 @@ def test_names_with_points_spaces_and_quotes_are_read(tmp_path: Path, suffix: st
     assert load_files(folder).x[0].tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("late", ["0.5", "7"])
+def test_what_a_column_holds_is_decided_by_all_of_it(tmp_path: Path, late: str) -> None:
+    num_nodes = 200_000
+    rows = "1\n" * (num_nodes - 1)
+    (tmp_path / "edges.csv").write_text("0,1\n")
+    (tmp_path / "features.csv").write_text(f"a,b\n{rows.replace('1', '100,100')}{late},1\n")
+    (tmp_path / "labels.csv").write_text("label\n" + "10000000\n" * (num_nodes - 1) + "other\n")
+    graph = load_files(tmp_path)
+    assert graph.x[-1].tolist() == [float(late), 1.0]
+    assert graph.class_names == ("10000000", "other")
+
+
 def test_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Unknown column 'timestamp'"):
         load_files(write_csv(tmp_path, {}), columns="ignore=timestamp")

@@ -127,7 +127,9 @@ def test_an_undirected_run_stays_so_when_it_predicts(tmp_path, graph):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["undirected"] is True
     expected = predict(tmp_path / "run", graph=both).probabilities
     assert np.array_equal(predict(tmp_path / "run").probabilities, expected)
-    assert np.array_equal(predict(tmp_path / "run", source=source).probabilities, expected)
+    other = predict(tmp_path / "run", source=source)
+    assert np.array_equal(other.probabilities, expected)
+    assert other.node_ids.tolist() == NAMES.tolist()
     # The edges of a store are what they are: one of both directions is as good.
     write_store(both, np.zeros(60, np.int32), tmp_path / "store")
     assert np.array_equal(predict(tmp_path / "run", source=str(tmp_path / "store")).probabilities, expected)
