@@ -145,3 +145,31 @@ def test_ending_it_leaves_nothing_behind(
     assert "Interrupted" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["groups.npz"]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_more_parts_than_nodes_are_refused(data: Path, tmp_path: Path) -> None:
+    result = laconic("partition", data, "--parts", 61, tmp_path / "store")
+    assert result.exit_code == 2
+    assert "--parts is 61, but" in result.stderr
+    assert "Give --parts 60 or fewer" in " ".join(result.stderr.split())
+    assert not (tmp_path / "store").exists()
+
+
+def test_tables_with_text_become_an_undirected_store_that_tells_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "people"
+    folder.mkdir()
+    names = ["ann", "bob", "cem", "dag"]
+    (folder / "edges.csv").write_text("to,from\nbob,ann\ndag,cem\n")
+    (folder / "features.csv").write_text("id,age\n" + "".join(f"{name},1\n" for name in names))
+    (folder / "labels.csv").write_text("id,label\n" + "".join(f"{n},{'dog' if n < 'c' else 'cat'}\n" for n in names))
+    result = laconic("partition", folder, "--parts", 2, tmp_path / "store", "--undirected", "--with", "hash")
+    assert result.exit_code == 0, result.output
+    for words in ("4, reverse edges added", "2: cat, dog", "node ids  text", "random, seed 0"):
+        assert words in result.stdout
+    assert "edges.csv: source <- from, target <- to, no weight." in result.stderr
+    again = laconic("partition", tmp_path / "store", "--parts", 1, tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    assert sorted(open_store(tmp_path / "again").to_graph().id_names) == names
+    shown = laconic("info", folder)
+    assert "2: cat, dog" in shown.stdout
+    assert "random, seed 0" in shown.stdout

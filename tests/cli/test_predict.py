@@ -104,3 +104,27 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     result = laconic("predict", tmp_path)
     assert result.exit_code == 2
     assert "is not the folder of a run" in " ".join(result.stderr.split())
+
+
+def test_the_tables_of_the_page_on_data_give_predictions_in_their_own_words(tmp_path, monkeypatch):
+    """docs/data.md, with more rows."""
+    monkeypatch.chdir(tmp_path)
+    names = ["ann", "bob", "cem", "dag", *(f"p{number:02}" for number in range(26))]
+    (tmp_path / "people").mkdir()
+    edges = "".join(f"{one},{names[(7 * row + 1) % 30]},{row}\n" for row, one in enumerate(names))
+    features = "".join(f"{one},{20 + row},{1.5 + row % 2}\n" for row, one in enumerate(names))
+    labels = "".join(f"{one},{('cat', 'dog')[row % 2]}\n" for row, one in enumerate(names))
+    (tmp_path / "people/edges.csv").write_text(f"citing,cited,year\n{edges}")
+    (tmp_path / "people/features.csv").write_text(f"id,age,height\n{features}")
+    (tmp_path / "people/labels.csv").write_text(f"id,label\n{labels}")
+    data = "people(columns='source=citing, target=cited, ignore=year')"
+    quick = ["--set", "run.tensorboard=false", "--threads", "1"]
+    trained = laconic("train", data, "--undirected", "--epochs", 2, "--name", "runs/people", *quick)
+    assert trained.exit_code == 0, trained.output
+    assert "edges.csv: source <- citing, target <- cited, no weight." in trained.stderr
+    result = laconic("predict", "runs/people", "--out", "predictions.csv")
+    assert result.exit_code == 0, result.output
+    header, *rows = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert header == "node_id,class,probability"
+    assert [row.split(",")[0] for row in rows] == names
+    assert {row.split(",")[1] for row in rows} <= {"cat", "dog"}

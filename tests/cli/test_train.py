@@ -209,3 +209,10 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(npz, tmp_path, number, code)
     result = laconic("train", "--resume", tmp_path / "run", "--epochs", done + 2)
     assert result.exit_code == 0, result.output
     assert len(read_records(tmp_path / "run/metrics.jsonl", EpochRecord)) == done + 2
+
+
+def test_undirected_is_kept_in_the_settings_and_the_split_is_shown(npz, tmp_path):
+    result = laconic("train", npz, "--undirected", "--model", "gcn(hidden=4)", "--epochs", 1, "--name", "run", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "run/config.json").read_text())["data"]["undirected"] is True
+    assert "Split: 30 train, 15 val, 15 test (given)" in " ".join(result.stderr.split())

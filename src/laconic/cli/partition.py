@@ -27,6 +27,9 @@ def partition(
     reorder: str = typer.Option(
         "none", "--reorder", help="Node order within a chunk: none, degree, bfs or rcm. bfs and rcm speed training up."
     ),
+    undirected: bool = typer.Option(
+        False, "--undirected", help="Add the reverse of each edge, for an undirected graph whose edges are listed once."
+    ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a store that is there already."),
 ) -> None:
     """Divides a graph into parts and writes them as a store, from which each rank reads its own chunks only.
@@ -39,10 +42,13 @@ def partition(
     laconic partition ogbn-arxiv --parts 8 store/arxiv
     laconic partition cora.npz --parts 4 store/cora --with "ldg(slack=1.1)"
     laconic partition cora.npz --parts 4 store/half --features float16
+    laconic partition data/papers --parts 4 store/papers --undirected
     ```
     """
     from laconic.cli.store_table import print_store
     from laconic.datasets import load
+    from laconic.datasets import undirected as with_reverse_edges
+    from laconic.errors import ConfigError
     from laconic.partitioners import PARTITIONERS, assign_parts
     from laconic.specs import format_spec, parse_spec
     from laconic.store import check_target, looks_like_store, open_store, write_store
@@ -55,7 +61,16 @@ def partition(
     check_target(out, overwrite=overwrite)
     started = time.perf_counter()
     with _working(f"Loading {data}"):
-        graph = open_store(data).to_graph() if looks_like_store(data) else load(data)
+        if looks_like_store(data):
+            graph = open_store(data).to_graph()
+            graph = with_reverse_edges(graph) if undirected else graph
+        else:
+            graph = load(data, undirected=undirected)
+    if parts > graph.num_nodes:
+        raise ConfigError(
+            f"--parts is {parts}, but {data} has {format_count(graph.num_nodes)} nodes, and a part needs one at least. "
+            f"Give --parts {graph.num_nodes} or fewer."
+        )
     spec = format_spec(partitioner, PARTITIONERS)
     with _working(f"Dividing {format_count(graph.num_nodes)} nodes into {parts} parts with {spec}"):
         assigned = assign_parts(graph, partitioner, parts, seed=seed)
@@ -67,7 +82,7 @@ def partition(
             num_parts=parts,
             features=stored_as,
             reorder=order,
-            provenance={"source": data, "partitioner": spec, "seed": seed},
+            provenance={"source": data, "partitioner": spec, "seed": seed, "undirected": str(undirected).lower()},
             overwrite=overwrite,
             progress=lambda done, total: update(f"Writing {out}: chunk {done} of {total}"),
         )

@@ -24,8 +24,8 @@ def predict(
 ) -> None:
     """Predicts the class of every node with a trained model, and writes it under the nodes' original ids.
 
-    .npz holds node_ids, classes and the probabilities of every class. .csv has a row per node. A file that is there
-    already is replaced.
+    .npz holds node_ids, classes and the probabilities of every class, and class_names where labels are text. .csv has
+    a row per node. Ids and classes that are text come back as text. A file that is there already is replaced.
 
     **Example**
 

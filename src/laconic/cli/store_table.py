@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from laconic.store import Manifest, Store
 
 MOST_ROWS = 32
+_MOST_NAMES = 8
 
 
 def print_store(out: Console, store: "Store", *, all_parts: bool = False) -> None:
@@ -50,15 +51,35 @@ def _store_facts(manifest: "Manifest") -> list[tuple[str, str]]:
     facts = [
         ("graph", f"{manifest.name}, from {came['source']}" if came.get("source") else manifest.name),
         ("nodes", format_count(manifest.num_nodes)),
-        ("edges", format_count(manifest.num_edges) + (" with weights" if manifest.weight_dtype else "")),
+        ("node ids", "text" if manifest.has_id_names else "numbers"),
+        ("edges", _say_edges(manifest)),
         ("features", features),
-        ("labels" if manifest.is_multilabel else "classes", format_count(manifest.num_classes)),
+        ("labels" if manifest.is_multilabel else "classes", _say_classes(manifest.num_classes, manifest.class_names)),
+        ("splits", _say_splits(manifest.num_of_split, manifest.num_nodes, manifest.split_origin)),
         ("parts", _say_parts(manifest)),
         ("cut", _say_cut(manifest.partition)),
         ("on disk", format_bytes(manifest.num_bytes)),
         ("written", f"{came.get('created')} by laconic {came.get('laconic_version')}"),
     ]
     return facts
+
+
+def _say_edges(manifest: "Manifest") -> str:
+    said = format_count(manifest.num_edges) + (" with weights" if manifest.weight_dtype else "")
+    return f"{said}, reverse edges added" if manifest.provenance.get("undirected") == "true" else said
+
+
+def _say_classes(num_classes: int, names: "tuple[str, ...]") -> str:
+    if not names:
+        return format_count(num_classes)
+    return f"{format_count(num_classes)}: {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+
+
+def _say_splits(counts: "dict[str, int] | None", num_nodes: int, origin: str) -> str:
+    if counts is None:
+        return "not told by a store of this age"
+    told = ", ".join(f"{split} {format_count(count)} ({count / num_nodes:.1%})" for split, count in counts.items())
+    return f"{told}; {origin}" if origin else told
 
 
 def _say_parts(manifest: "Manifest") -> str:
@@ -93,15 +114,15 @@ def _balance(counts: "tuple[int, ...] | list[int]") -> str:
 
 
 def _graph_facts(stats: "GraphStats") -> list[tuple[str, str]]:
-    total = stats.num_nodes
     splits = {"train": stats.num_train, "val": stats.num_val, "test": stats.num_test}
     homophily = "-" if stats.homophily is None else f"{stats.homophily:.3f} of the edges join two nodes of one class"
     return [
-        ("nodes", format_count(total)),
+        ("nodes", format_count(stats.num_nodes)),
+        ("node ids", "text" if stats.has_text_ids else "numbers"),
         ("edges", f"{format_count(stats.num_edges)}, {'in both directions' if stats.is_symmetric else 'directed'}"),
         ("features", format_count(stats.num_features)),
-        ("labels" if stats.is_multilabel else "classes", format_count(stats.num_classes)),
-        ("splits", ", ".join(f"{name} {format_count(n)} ({n / total:.1%})" for name, n in splits.items())),
+        ("labels" if stats.is_multilabel else "classes", _say_classes(stats.num_classes, stats.class_names)),
+        ("splits", _say_splits(splits, stats.num_nodes, stats.split_origin)),
         ("in-degree", f"mean {stats.mean_degree:.1f}, largest {format_count(stats.max_degree)}"),
         ("homophily", homophily),
         ("isolated nodes", format_count(stats.num_isolated)),

@@ -42,6 +42,9 @@ def train(
     seed: int | None = typer.Option(None, "--seed", help="The same seed gives the same run."),
     threads: int | None = typer.Option(None, "--threads", help="Threads for torch and the kernels, per rank."),
     ranks: int | None = typer.Option(None, "--ranks", help=RANKS_HELP),
+    undirected: bool = typer.Option(
+        False, "--undirected", help="Add the reverse of each edge, for an undirected graph whose edges are listed once."
+    ),
     list_settings: bool = typer.Option(
         False, "--settings", help="List every setting that --set takes, for this --model, and exit."
     ),
@@ -68,7 +71,7 @@ def train(
     if resume is not None and name is not None:
         raise ConfigError("--name is for a new run and --resume for an old one: give one of them.")
     flags: dict[str, dict[str, Any]] = {
-        "data": {"source": data},
+        "data": {"source": data, "undirected": undirected or None},
         "training": {"strategy": strategy, "epochs": epochs, "seed": seed},
         "run": {"folder": None if name is None else str(name), "threads": threads},
     }

@@ -3,6 +3,7 @@
 graph = load("sbm(nodes=5000)")
 """
 
+from laconic.datasets._fields import undirected
 from laconic.datasets.catalogue import Entry, available
 from laconic.datasets.files import load_files
 from laconic.datasets.load import GENERATORS, check_source, load
@@ -21,4 +22,5 @@ __all__ = [
     "load_npz",
     "load_ogb",
     "save_npz",
+    "undirected",
 ]

@@ -22,6 +22,7 @@ _ZIP, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"
 
 # The arrays of our own format; see npz.py.
 _KNOWN = {"edge_index", "x", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "node_ids", "num_classes"}
+_KNOWN |= {"id_names", "class_names", "train_masks", "val_masks", "test_masks"}
 
 # What numpy, zipfile and zlib raise on a file that is cut short, altered or of another kind.
 _BROKEN = (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)

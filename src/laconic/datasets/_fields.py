@@ -1,5 +1,6 @@
 """Raw arrays to the fields of a Graph. Each function refuses what it cannot take, naming the file and the field."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,21 +9,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from laconic.datasets._edges import with_reverse_edges
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph
 
 FeatureDtype = Literal["float32", "float64"]
 Normalisation = Literal["none", "row"]
 
+# More different labels than this, and than half of the nodes, are no classes but names of the nodes.
+_MOST_TEXTS = 100
+
 # Shapes: N nodes, F features, L labels
 
 
-def make_graph(where: Path | str, **fields: Any) -> Graph:
-    """Returns the Graph of `fields`; an error names the file or object `where` instead of the graph."""
+def make_graph(where: Path | str, *, add_reverse_edges: bool = False, **fields: Any) -> Graph:
+    """Returns the Graph of `fields`; an error names the file or object `where` instead of the graph.
+
+    Args:
+        add_reverse_edges: whether each edge gets its reverse.
+    """
     try:
-        return Graph(**fields)
+        graph = Graph(**fields)
+        return undirected(graph) if add_reverse_edges else graph
     except DataError as error:
         raise DataError(f"{where}: {str(error).removeprefix(fields['name'] + ': ')}") from error
+
+
+def undirected(graph: Graph) -> Graph:
+    """Returns the graph with the reverse of each edge, duplicates merged; see `with_reverse_edges`."""
+    edge_index, edge_weight = with_reverse_edges(graph.edge_index, graph.edge_weight, graph.num_nodes)
+    return dataclasses.replace(graph, edge_index=edge_index, edge_weight=edge_weight)
 
 
 def to_edges(values: NDArray[Any], where: str, *, num_nodes: int | None = None) -> Tensor:
@@ -33,6 +49,8 @@ def to_edges(values: NDArray[Any], where: str, *, num_nodes: int | None = None) 
         raise DataError(
             f"{where} should hold node numbers from 0 to {num_nodes - 1}, got {values.min()} to {values.max()}."
         )
+    if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{where} should hold node numbers, got {values.max()}, which is too large for one.")
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
 
 
@@ -70,6 +88,34 @@ def normalise_rows(x_NF: Tensor) -> Tensor:
     return x_NF / torch.where(sums == 0, torch.ones_like(sums), sums)
 
 
+def to_named_labels(
+    values: NDArray[Any], where: str, class_names: tuple[str, ...] = ()
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Returns labels as `to_labels` does, and the names of the classes where labels are text, in the order of letters.
+
+    Args:
+        class_names: the names by class number, where they are known; a text that is none of them is refused.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8")
+    if values.dtype.kind != "U" or values.ndim != 1:
+        return to_labels(values, where), class_names
+    texts_N = np.char.strip(values)
+    found = np.unique(texts_N[texts_N != ""])
+    names = np.asarray(class_names or found, dtype=np.str_)
+    if len(found) > max(_MOST_TEXTS, len(texts_N) / 2):
+        raise DataError(
+            f"{where} holds {len(found)} different texts for {len(texts_N)} nodes, such as {str(found[0])!r}: too many "
+            f"to be classes."
+        )
+    if unknown := sorted(set(found.tolist()) - set(names.tolist())):
+        raise DataError(f"{where} holds the class {unknown[0]!r}, which class_names does not: {list(class_names)[:8]}.")
+    number_of = {"": -1} | {name: number for number, name in enumerate(names.tolist())}
+    return torch.tensor([number_of[text] for text in texts_N.tolist()], dtype=torch.int64), tuple(names.tolist())
+
+
 def to_labels(values: NDArray[Any], where: str) -> Tensor:
     """Returns class numbers (N,) as int64, NaN as -1 (no label); or several 0/1 labels per node (N, L) as float32."""
     if values.ndim == 2 and values.shape[1] == 1:
@@ -97,7 +143,7 @@ def to_mask(values: NDArray[Any], where: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def no_labels(num_nodes: int) -> dict[str, Tensor]:
+def no_labels(num_nodes: int) -> dict[str, Any]:
     """Returns the labels and masks of a graph that has none: one to predict for."""
     nobody = torch.zeros(num_nodes, dtype=torch.bool)
     labels = torch.full((num_nodes,), -1)

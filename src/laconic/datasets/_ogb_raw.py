@@ -7,7 +7,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from laconic.datasets._arrays import open_npz
-from laconic.datasets._tables import read_columns, stack
+from laconic.datasets._tables import read_columns, read_header, stack
 from laconic.errors import DataError
 
 # Shapes: N nodes, E edges, F features, T tasks (labels per node)
@@ -62,7 +62,8 @@ def _read_binary(raw: Path) -> OgbRaw:
 def read_csv_numbers(folder: Path, stem: str) -> NDArray[Any]:
     """Returns the table folder/stem.csv.gz, or its unpacked .csv, which has no header line, (rows, columns)."""
     path = _find(folder, stem) or folder / f"{stem}.csv.gz"
-    return stack(read_columns(path), str(path))
+    header = read_header(path)
+    return stack(read_columns(header, header.names), str(path))
 
 
 def _find(folder: Path, stem: str) -> Path | None:

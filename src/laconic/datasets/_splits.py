@@ -1,6 +1,7 @@
 """Train, val and test masks: drawn at random by shares, or from lists of rows."""
 
 import logging
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +39,12 @@ def random_masks(
     return masks_of_rows(np.split(rng.permutation(rows), [num_train, num_train + num_val]), num_nodes)
 
 
-def labelled_masks(y: Tensor, train: float, val: float, seed: int, *, where: str) -> dict[str, Tensor]:
-    """Returns a random split of the nodes that have a label, and says so in the log: `where` came without one."""
+def labelled_masks(y: Tensor, train: float, val: float, seed: int, *, where: str) -> dict[str, Any]:
+    """Returns the fields of a Graph for a random split of the nodes that have a label, and says so in the log.
+
+    Args:
+        where: the data that came without a split.
+    """
     check_shares(train, val, what=where)
     has_label = (y >= 0).numpy() if y.dim() == 1 else np.isfinite(y.numpy()).all(axis=1)
     logger.info(
@@ -50,7 +55,13 @@ def labelled_masks(y: Tensor, train: float, val: float, seed: int, *, where: str
         100 * (1 - train - val),
         seed,
     )
-    return random_masks(len(y), train, val, np.random.default_rng(seed), among=np.flatnonzero(has_label))
+    masks = random_masks(len(y), train, val, np.random.default_rng(seed), among=np.flatnonzero(has_label))
+    return {**masks, "split_origin": random_origin(seed)}
+
+
+def random_origin(seed: int) -> str:
+    """Returns what `Graph.split_origin` says of a random split."""
+    return f"random, seed {seed}"
 
 
 def masks_of_rows(rows_of_split: list[NDArray[np.int64]], num_nodes: int) -> dict[str, Tensor]:

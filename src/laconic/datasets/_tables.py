@@ -1,45 +1,108 @@
-"""Columns from CSV (also .csv.gz) and Parquet files, by pyarrow. Errors name the file.
-
-Pyarrow is imported by those who read a table: no other run waits for it, or has the thread that it starts.
-"""
+"""Columns from CSV (also .csv.gz) and Parquet files, by pyarrow. Errors name the file."""
 
 import gzip
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.datasets import _arrow as pyarrow
 from laconic.datasets._arrays import require_file
 from laconic.errors import DataError
 
 # UTF-8 with or without the mark that spreadsheets begin a file with.
 _ENCODING = "utf-8-sig"
 
+# What pyarrow reads at a time, and at most; and how much longer a .gz file may be when it is unpacked.
+_BLOCK_BYTES = 1 << 20
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+_MOST_PACKED = 16
 
-def read_columns(path: Path, *, words: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-    """Returns the columns by name, in order; those of a CSV file without a header line are called "0", "1", ...
+
+@final
+@dataclass(frozen=True)
+class Header:
+    """The names of a table's columns, in order; "0", "1", ... where a CSV file has no header line."""
+
+    path: Path
+    names: tuple[str, ...]
+    has_names: bool
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+
+def read_header(path: Path, *, words: Collection[str] = ()) -> Header:
+    """Returns the names of the columns.
 
     Args:
         path: the file.
         words: what may stand in the rows beside numbers; any other word in the first line makes it a header.
     """
-    import pyarrow.parquet
-
     require_file(path)
-    try:
-        table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path, words)
-    except (ValueError, OSError, EOFError, pyarrow.ArrowException) as error:
-        raise DataError(
-            f"{path} cannot be read ({str(error).strip().rstrip('.')}): the file is cut short, altered or not "
-            f"{'Parquet' if path.suffix == '.parquet' else 'comma-separated values'}. Write or fetch it again."
-        ) from error
-    names = [str(name) for name in table.column_names]
+    with _errors_naming(path):
+        if path.suffix == ".parquet":
+            names = tuple(map(str, pyarrow.parquet.read_schema(path).names))
+            has_names = True
+        else:
+            if not path.stat().st_size:
+                raise ValueError("it is empty")
+            cells = [cell.strip().strip('"') for cell in _first_line(path).split(",")]
+            has_names = any(not _is_number(cell) and cell not in words for cell in cells)
+            names = tuple(str(place) for place in range(len(cells)))
+            if has_names:
+                with pyarrow.csv.open_csv(path, parse_options=_parse_options(cells)) as reader:
+                    names = tuple(reader.schema.names)
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise DataError(f"{path} has two columns called {min(twice)!r}. Rename one.")
-    return {name: _to_numpy(table.column(i), f"{path}: column {name}") for i, name in enumerate(names)}
+    return Header(path, names, has_names)
+
+
+def read_columns(header: Header, names: Collection[str], *, texts: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the columns of these names, as arrays.
+
+    Args:
+        texts: columns that come as pyarrow arrays, and from a CSV file as text: what "007" means, the caller decides.
+    """
+    path = header.path
+    with _errors_naming(path):
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path, columns=list(names))
+        else:
+            table = _read_csv(header, names, texts)
+    return {
+        name: _plain(table.column(name)) if name in texts else _to_numpy(table.column(name), f"{path}: column {name}")
+        for name in names
+    }
+
+
+def _read_csv(header: Header, names: Collection[str], texts: Collection[str]) -> Any:
+    def read(block_bytes: int) -> Any:
+        return pyarrow.csv.read_csv(
+            header.path,
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=None if header.has_names else list(header.names), block_size=block_bytes
+            ),
+            parse_options=_parse_options(header.names),
+            convert_options=pyarrow.csv.ConvertOptions(
+                include_columns=list(names), column_types=dict.fromkeys(texts, pyarrow.large_string())
+            ),
+        )
+
+    num_bytes = header.path.stat().st_size * (_MOST_PACKED if header.path.suffix == ".gz" else 1)
+    try:
+        return read(_BLOCK_BYTES)
+    except pyarrow.ArrowInvalid:
+        if num_bytes <= _BLOCK_BYTES:
+            raise
+        # The first block decides what a column holds: numbers there, and a word or a fraction further down.
+        return read(min(num_bytes, _MOST_BLOCK_BYTES))
 
 
 def stack(columns: dict[str, NDArray[Any]], where: str) -> NDArray[Any]:
@@ -52,18 +115,20 @@ def stack(columns: dict[str, NDArray[Any]], where: str) -> NDArray[Any]:
     return np.concatenate(parts, axis=1) if parts else np.empty((0, 0))
 
 
-def _read_csv(path: Path, words: Collection[str]) -> Any:
-    import pyarrow.csv
+def _parse_options(columns: Collection[str]) -> Any:
+    # In a file of one column an empty line is a row without a value: a node without a label.
+    return pyarrow.csv.ParseOptions(ignore_empty_lines=len(columns) > 1)
 
-    cells = [cell.strip().strip('"') for cell in _first_line(path).split(",")]
-    is_header = any(not _is_number(cell) and cell not in words for cell in cells)
-    names = None if is_header else [str(i) for i in range(len(cells))]
-    return pyarrow.csv.read_csv(
-        path,
-        read_options=pyarrow.csv.ReadOptions(column_names=names),
-        # In a file of one column an empty line is a row without a value: a node without a label.
-        parse_options=pyarrow.csv.ParseOptions(ignore_empty_lines=len(cells) > 1),
-    )
+
+@contextmanager
+def _errors_naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OSError, EOFError, pyarrow.ArrowException) as error:
+        raise DataError(
+            f"{path} cannot be read ({str(error).strip().rstrip('.')}): the file is cut short, altered or not "
+            f"{'Parquet' if path.suffix == '.parquet' else 'comma-separated values'}. Write or fetch it again."
+        ) from error
 
 
 def _is_number(cell: str) -> bool:
@@ -82,9 +147,17 @@ def _first_line(path: Path) -> str:
         return file.readline().strip()
 
 
-def _to_numpy(column: Any, where: str) -> NDArray[Any]:
-    import pyarrow.compute
+def _plain(column: Any) -> Any:
+    """Returns a column as one array of the values themselves."""
+    kind = column.type
+    if isinstance(kind, pyarrow.DictionaryType):
+        column = column.cast(kind.value_type)
+    if _is_text(column.type):
+        column = column.cast(pyarrow.large_string())
+    return column.combine_chunks()
 
+
+def _to_numpy(column: Any, where: str) -> NDArray[Any]:
     kind = column.type
     if isinstance(kind, pyarrow.ListType | pyarrow.LargeListType | pyarrow.FixedSizeListType):
         rows = column.combine_chunks()
@@ -99,11 +172,11 @@ def _to_numpy(column: Any, where: str) -> NDArray[Any]:
     values = np.asarray(column.to_numpy())
     if values.dtype.kind == "O" and _is_text(column.type):
         return np.asarray(["" if value is None else value for value in values], dtype=np.str_)
-    return values
+    # Torch warns of arrays that it could not write to.
+    return values if values.flags.writeable else values.copy()
 
 
 def _is_text(kind: Any) -> bool:
-    from pyarrow import types
-
     # Which of the three a Parquet file says depends on what wrote it.
+    types = pyarrow.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))

@@ -5,12 +5,13 @@ A new one is a file here and a line in `GENERATORS` (load.py).
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from laconic.datasets._splits import check_shares, random_masks
+from laconic.datasets._splits import check_shares, random_masks, random_origin
 from laconic.errors import ConfigError
 from laconic.graph import Graph
 
@@ -66,13 +67,15 @@ def finish(
     # Sorting one key per edge is faster than sorting pairs by way of their order.
     keys = np.sort(sources * num_nodes + destinations)
     was_N = np.argsort(place_N)
+    masks: dict[str, Any] = dict(random_masks(num_nodes, fields.train, fields.val, rng))
     return Graph(
         edge_index=torch.from_numpy(np.stack(np.divmod(keys, num_nodes))),
         x=torch.from_numpy(x_NF[was_N].astype(np.float32)),
         y=torch.from_numpy(y_N[was_N]),
         num_classes=num_classes,
         name=name,
-        **random_masks(num_nodes, fields.train, fields.val, rng),
+        split_origin=random_origin(fields.seed),
+        **masks,
     )
 
 

@@ -39,26 +39,39 @@ Loader = Callable[..., Graph]
 _LONG = 500
 
 
-def load(source: str | Path, *, labelled: bool = True, **options: Any) -> Graph:
+def load(source: str | Path, *, labelled: bool = True, undirected: bool = False, **options: Any) -> Graph:
     """Returns the graph that `source` names.
 
     Args:
         source: a generator's spec, a path, or a name (see above).
+        undirected: the same as the option `add_reverse_edges=True`, for every source.
         labelled: False leaves labels and masks of a file alone, of which there need be none: a graph to predict for.
-        options: `dtype` ("float32", "float64") and `normalise_features` ("none", "row") for all; beside them the
-            fields of a generator, or the keyword arguments of `load_npz`, `load_ogb` or `load_files`.
+        options: `dtype` ("float32", "float64"), `normalise_features` ("none", "row") and `add_reverse_edges` for all;
+            beside them the fields of a generator, or the keyword arguments of `load_npz`, `load_ogb` or `load_files`.
     """
     text = str(source).strip()
     name, arguments = (text, {}) if os.path.exists(text) else _split(text)
+    options = {key: _truth(value) for key, value in {**arguments, **options}.items()}
+    if undirected and options.setdefault("add_reverse_edges", True) is not True:
+        raise ConfigError(
+            f"{shorten(text, _LONG)}: add_reverse_edges is {options['add_reverse_edges']}, but the graph is to be "
+            f"undirected. Leave one of them out."
+        )
     if name in GENERATORS:
-        return _generate(name, {**arguments, **options})
+        return _generate(name, options)
     path = _locate(name)
     loader = _loader_of(path)
     if not labelled:
         options["labelled"] = False
-    choices = [key for key, kind in inspect.signature(loader).parameters.items() if kind.kind is kind.KEYWORD_ONLY]
-    _check_names({**arguments, **options}, choices, f"{loader.__name__} option")
-    return loader(path, **{**arguments, **options})
+    choices = {
+        key: kind for key, kind in inspect.signature(loader).parameters.items() if kind.kind is kind.KEYWORD_ONLY
+    }
+    _check_names(options, choices, f"{loader.__name__} option")
+    for key, value in options.items():
+        if isinstance(choices[key].default, bool) != isinstance(value, bool):
+            kind = "True or False" if isinstance(choices[key].default, bool) else f"such as {choices[key].default!r}"
+            raise ConfigError(f"{path}: {key} should be {kind}; got {value!r}.")
+    return loader(path, **options)
 
 
 def check_source(source: str | Path) -> None:
@@ -82,7 +95,14 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
         ) from None
 
 
+def _truth(value: Any) -> Any:
+    # A spec on the command line is written by hand: true and false are as good as Python's words.
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
 def _generate(name: str, options: dict[str, Any]) -> Graph:
+    # Their edges are there in both directions already.
+    options.pop("add_reverse_edges", None)
     dtype, normalise = options.pop("dtype", "float32"), options.pop("normalise_features", "none")
     check_options(dtype, normalise)
     given = ", ".join(f"{key}={value!r}" for key, value in options.items())

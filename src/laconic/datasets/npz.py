@@ -1,12 +1,14 @@
 """One graph in one .npz file: read with `load_npz`, written with `save_npz`.
 
-Arrays: `edge_index` (2, E) of integers; `y`; `train_mask`, `val_mask`, `test_mask` of bool, or several splits as
-`train_masks`, ... (splits, N); features as `x` (N, F), or sparse as the parts of a CSR matrix `x_data`, `x_indices`,
-`x_indptr`, `x_shape`. Optional: `edge_weight`, `node_ids`, `num_classes`. Other arrays are left alone.
+Arrays: `edge_index` (2, E) of integers; `y`, of integers or text; `train_mask`, `val_mask`, `test_mask` of bool, or
+several splits as `train_masks`, ... (splits, N), or none of them for a random split; features as `x` (N, F), or sparse
+as the parts of a CSR matrix `x_data`, `x_indices`, `x_indptr`, `x_shape`. Optional: `edge_weight`, `node_ids` (integers
+or text), `id_names`, `class_names`, `num_classes`. Other arrays are left alone.
 
     graph = load_npz("cora.npz", normalise_features="row")
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +27,19 @@ from laconic.datasets._fields import (
     no_labels,
     to_edges,
     to_features,
-    to_labels,
     to_mask,
+    to_named_labels,
     to_weights,
 )
+from laconic.datasets._node_index import id_fields, to_ids
 from laconic.datasets._sparse import dense_rows
-from laconic.datasets._splits import SPLITS
+from laconic.datasets._splits import SPLITS, labelled_masks
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph
 
 _CSR_PARTS = ("x_data", "x_indices", "x_indptr", "x_shape")
 _EDGE_FEATURES = ("edge_attr", "edge_feat", "edge_features")
+_LIKE_A_SPLIT = re.compile("train|valid|test|split|(^|_)val(_|$)")
 
 
 def load_npz(
@@ -43,7 +47,11 @@ def load_npz(
     *,
     dtype: FeatureDtype = "float32",
     normalise_features: Normalisation = "none",
+    add_reverse_edges: bool = False,
     split: int | None = None,
+    train: float = 0.6,
+    val: float = 0.2,
+    seed: int = 0,
     labelled: bool = True,
 ) -> Graph:
     """Returns the graph of an .npz file.
@@ -51,7 +59,9 @@ def load_npz(
     Args:
         dtype: what features and edge weights become.
         normalise_features: "row" divides each node's features by the sum of their absolute values.
+        add_reverse_edges: whether each edge gets its reverse (an undirected graph whose edges are listed once).
         split: which of several splits to take; the file's own masks, or split 0, if not given.
+        train, val, seed: shares and seed of the random split, where the file has no masks.
         labelled: False leaves labels and masks alone, of which there need be none: a graph to predict for.
     """
     path = Path(path)
@@ -63,19 +73,23 @@ def load_npz(
                     f"{path}: {name} holds edge features, which Laconic cannot use yet. "
                     f"Save the file without it, or save one weight per edge as edge_weight."
                 )
-        weights, ids, classes = arrays.find("edge_weight"), arrays.find("node_ids"), arrays.find("num_classes")
+        weights, classes = arrays.find("edge_weight"), arrays.find("num_classes")
         fields: dict[str, Any] = {
             "edge_index": to_edges(arrays["edge_index"], f"{path}: edge_index"),
             "x": to_features(_features(arrays, dtype), dtype, normalise_features, f"{path}: x"),
         }
-        fields |= _labels(arrays, split) if labelled else no_labels(len(fields["x"]))
+        fields |= _ids(arrays)
+        if labelled:
+            fields |= _labels(arrays)
+            masks = _masks(arrays, split)
+            fields |= labelled_masks(fields["y"], train, val, seed, where=str(path)) if masks is None else masks
+        else:
+            fields |= no_labels(len(fields["x"]))
     if weights is not None:
         fields["edge_weight"] = to_weights(weights, dtype, f"{path}: edge_weight")
-    if ids is not None:
-        fields["node_ids"] = to_edges(ids, f"{path}: node_ids")
     if classes is not None:
         fields["num_classes"] = _count(classes, path)
-    return make_graph(path, name=path.stem, **fields)
+    return make_graph(path, add_reverse_edges=add_reverse_edges, name=path.stem, **fields)
 
 
 def _features(arrays: NpzArrays, dtype: FeatureDtype) -> NDArray[Any]:
@@ -89,12 +103,28 @@ def _features(arrays: NpzArrays, dtype: FeatureDtype) -> NDArray[Any]:
     return dense_rows(*(arrays[part] for part in _CSR_PARTS), dtype=dtype, where=str(arrays.path))
 
 
-def _labels(arrays: NpzArrays, split: int | None) -> dict[str, Tensor]:
-    return {"y": to_labels(arrays["y"], f"{arrays.path}: y"), **_masks(arrays, split)}
+def _ids(arrays: NpzArrays) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in ("node_ids", "id_names"):
+        values = arrays.find(name)
+        if values is not None:
+            # Numbers beyond int64 come out as text.
+            fields |= id_fields(to_ids(values, f"{arrays.path}: {name}"))
+    return fields
 
 
-def _masks(arrays: NpzArrays, split: int | None) -> dict[str, Tensor]:
+def _labels(arrays: NpzArrays) -> dict[str, Any]:
+    names = arrays.find("class_names")
+    known = () if names is None else tuple(map(str, names.tolist()))
+    y, known = to_named_labels(arrays["y"], f"{arrays.path}: y", known)
+    return {"y": y, "class_names": known}
+
+
+def _masks(arrays: NpzArrays, split: int | None) -> dict[str, Tensor] | None:
     several = all(f"{name}_masks" in arrays for name in SPLITS)
+    if split is None and not any(f"{name}_mask{s}" in arrays for name in SPLITS for s in ("", "s")):
+        _refuse_other_splits(arrays)
+        return None
     if split is None and (not several or "train_mask" in arrays):
         return {f"{name}_mask": to_mask(arrays[f"{name}_mask"], f"{arrays.path}: {name}_mask") for name in SPLITS}
     if not several:
@@ -113,6 +143,16 @@ def _masks(arrays: NpzArrays, split: int | None) -> dict[str, Tensor]:
     return masks
 
 
+def _refuse_other_splits(arrays: NpzArrays) -> None:
+    """Raises DataError if the file has a split under other names: a random one would be another."""
+    others = [name for name in arrays.names if _LIKE_A_SPLIT.search(name.casefold())]
+    if others:
+        raise DataError(
+            f"{arrays.path} has no masks, but {', '.join(others)}, which may be its split. Save it as train_mask, "
+            f"val_mask and test_mask (bool, one per node); or save the file without, for a random split."
+        )
+
+
 def _count(values: NDArray[Any], path: Path) -> int:
     if values.size != 1 or values.dtype.kind not in "iu" or int(values.item()) < 1:
         raise DataError(f"{path}: num_classes should be one integer of 1 or more, got {values.dtype} {values.shape}.")
@@ -124,7 +164,7 @@ def save_npz(graph: Graph, path: Path | str) -> None:
     path = Path(path)
     if path.suffix != ".npz":
         raise ConfigError(f"{path} should end in .npz, so that it is known for what it is.")
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "edge_index": _narrow(graph.edge_index),
         "x": graph.x.float().numpy() if graph.x.dtype == torch.bfloat16 else graph.x.numpy(),
         "y": graph.y.numpy(),
@@ -134,6 +174,10 @@ def save_npz(graph: Graph, path: Path | str) -> None:
     }
     if graph.edge_weight is not None:
         arrays["edge_weight"] = graph.edge_weight.numpy()
+    if graph.id_names is not None:
+        arrays["id_names"] = graph.id_names
+    if graph.class_names:
+        arrays["class_names"] = np.array(graph.class_names)
     try:
         write_file(path, lambda temporary: np.savez(temporary, **arrays))  # type: ignore[arg-type]
     except OSError as error:

@@ -125,7 +125,7 @@ def _split_folder(folder: Path, split: str | None) -> Path:
     return folder / "split" / (split or names[0])
 
 
-def _labels(folder: Path, split_folder: Path, raw: OgbRaw) -> dict[str, Tensor]:
+def _labels(folder: Path, split_folder: Path, raw: OgbRaw) -> dict[str, Any]:
     return {"y": to_labels(raw.labels, f"{folder}: raw/node-label"), **_masks(split_folder, raw.num_nodes)}
 
 

@@ -15,13 +15,21 @@ from laconic.graph import Graph
 
 
 def from_pyg(
-    source: Any, *, name: str = "", split: int = 0, train: float = 0.6, val: float = 0.2, seed: int = 0
+    source: Any,
+    *,
+    name: str = "",
+    add_reverse_edges: bool = False,
+    split: int = 0,
+    train: float = 0.6,
+    val: float = 0.2,
+    seed: int = 0,
 ) -> Graph:
     """Returns the graph of a PyG object; tensors are shared where they can be.
 
     Args:
         source: a `torch_geometric.data.Data`, or a dataset that holds one.
         name: what to call it in tables; the dataset's own name if not given.
+        add_reverse_edges: as for `load_npz`.
         split: which split to take where masks have several, (nodes, splits).
         train, val, seed: shares and seed of a random split, where there are no masks.
     """
@@ -39,6 +47,7 @@ def from_pyg(
     weight = data.edge_weight if "edge_weight" in data else None
     return make_graph(
         where,
+        add_reverse_edges=add_reverse_edges,
         name=name,
         edge_index=data.edge_index.cpu(),
         x=x.detach().cpu(),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from laconic.errors import DataError
+from laconic.graph.checks import widened
 from laconic.graph.shard import Shard
 
 # Shapes: A nodes added, R nodes removed, E edges, F features, L labels of a multi-label task
@@ -39,6 +40,9 @@ class NewNodes:
     train_mask: Tensor | None = None
     val_mask: Tensor | None = None
     test_mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", widened(self.ids))
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -74,6 +78,10 @@ class GraphChange:
     add_nodes: NewNodes | None = None
     remove_nodes: Tensor = field(default_factory=_no_ids)
     add_weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("add_edges", "remove_edges", "remove_nodes"):
+            object.__setattr__(self, name, widened(getattr(self, name)))
 
     @property
     def new_ids(self) -> Tensor:

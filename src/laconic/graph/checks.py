@@ -1,11 +1,14 @@
 """The checks that a Graph passes on construction. Each error names the field, what it held and what it should hold."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from laconic.errors import DataError
+from laconic.graph.id_names import MOST_BYTES
 
 if TYPE_CHECKING:
     from laconic.graph.graph import Graph
@@ -13,15 +16,25 @@ if TYPE_CHECKING:
 # A graph of fewer nodes may be cut out of one with more classes than it has nodes, but hardly with more than this.
 _MOST_CLASSES = 10_000
 
+# Integers that int64 holds whatever their value.
+_NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)
+
+
+def widened(numbers: Tensor) -> Tensor:
+    """Returns integers of a narrower type as int64; all else as it is."""
+    return numbers.long() if isinstance(numbers, Tensor) and numbers.dtype in _NARROW else numbers
+
 
 def check_graph(graph: "Graph") -> None:
     """Raises DataError unless every field of `graph` is sound and fits the others."""
     _check_shape_of_features(graph)
     _check_node_ids(graph)
+    _check_id_names(graph)
     _check_features(graph)
     _check_edges(graph)
     _check_masks(graph)
     _check_labels(graph)
+    _check_class_names(graph)
 
 
 def _check_shape_of_features(graph: "Graph") -> None:
@@ -57,6 +70,36 @@ def _check_node_ids(graph: "Graph") -> None:
         )
 
 
+def _check_id_names(graph: "Graph") -> None:
+    names, num_nodes = graph.id_names, graph.x.shape[0]
+    if names is None:
+        return
+    if not isinstance(names, np.ndarray) or names.shape != (num_nodes,) or names.dtype.kind != "U":
+        got = f"{names.dtype} of shape {names.shape}" if isinstance(names, np.ndarray) else type(names).__name__
+        raise DataError(f"{graph.name}: id_names should be an array of {num_nodes} texts, one per node, got {got}.")
+    listed = names.tolist()
+    if len(set(listed)) != num_nodes:
+        name, count = Counter(listed).most_common(1)[0]
+        raise DataError(f"{graph.name}: id_names holds {name!r} {count} times. Give each node an id of its own.")
+    for name in listed:
+        # An array of text is as wide as its longest: one id of a million letters would take them for every node.
+        if not name or "\0" in name or len(name.encode()) > MOST_BYTES:
+            wrong = repr(name[:40]) + ("..." if len(name) > 40 else "")
+            raise DataError(
+                f"{graph.name}: id_names holds {wrong}; an id is a text of 1 to {MOST_BYTES} bytes, without a zero."
+            )
+
+
+def _check_class_names(graph: "Graph") -> None:
+    names = graph.class_names
+    if not names:
+        return
+    if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
+        raise DataError(f"{graph.name}: class_names should be different texts, none empty, got {list(names)[:8]}.")
+    if len(names) != graph.num_classes:
+        raise DataError(f"{graph.name}: there are {len(names)} class_names, but num_classes is {graph.num_classes}.")
+
+
 def _check_features(graph: "Graph") -> None:
     x = graph.x
     finite = torch.isfinite(x)
@@ -73,7 +116,7 @@ def _check_edges(graph: "Graph") -> None:
     edges, num_nodes = graph.edge_index, graph.x.shape[0]
     if edges.dim() != 2 or edges.shape[0] != 2 or edges.dtype != torch.int64:
         raise DataError(
-            f"{graph.name}: edge_index should be int64 of shape (2, edges), got {_kind(edges)}. "
+            f"{graph.name}: edge_index should be integers of shape (2, edges), got {_kind(edges)}. "
             f"Row 0 holds sources, row 1 destinations."
         )
     if edges.shape[1] and (int(edges.min()) < 0 or int(edges.max()) >= num_nodes):
@@ -171,6 +214,8 @@ def _check_class_numbers(graph: "Graph", used: Tensor) -> None:
 
 
 def _say_node(graph: "Graph", node: int) -> str:
+    if graph.id_names is not None:
+        return f"node {node} (id {graph.id_names[node]})"
     given = int(graph.node_ids[node])
     return f"node {node}" if given == node else f"node {node} (id {given})"
 

@@ -28,6 +28,8 @@ class GraphStats:
         is_symmetric: every edge has its reverse, equally often.
         homophily: share of the edges between labelled nodes that join two of one class; None where there are none, or
             where nodes have several labels.
+        split_origin, class_names: as in Graph.
+        has_text_ids: the ids of the nodes are text.
     """
 
     name: str
@@ -46,6 +48,9 @@ class GraphStats:
     num_train: int
     num_val: int
     num_test: int
+    split_origin: str
+    has_text_ids: bool
+    class_names: tuple[str, ...]
 
     @staticmethod
     def of(graph: Graph) -> "GraphStats":
@@ -67,9 +72,10 @@ class GraphStats:
             mean_degree=graph.num_edges / graph.num_nodes,
             is_symmetric=bool(is_symmetric(rows.indptr, rows.indices)),
             homophily=alike / labelled if labelled else None,
-            num_train=int(graph.train_mask.sum()),
-            num_val=int(graph.val_mask.sum()),
-            num_test=int(graph.test_mask.sum()),
+            **{f"num_{split}": count for split, count in graph.num_of_split.items()},
+            split_origin=graph.split_origin,
+            has_text_ids=graph.id_names is not None,
+            class_names=graph.class_names,
         )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from laconic.errors import ConfigError
 from laconic.graph import Graph
+from laconic.graph.id_names import encode_names
 from laconic.kernels.compress import compress_edges
 from laconic.store.layout import FeatureDtype, check_features_dtype, dtype_name, torch_dtype
 from laconic.store.reorder import Reorder, order_nodes
@@ -39,6 +40,7 @@ class ChunkArrays:
         self._starts = np.append(0, np.cumsum(self._sizes))
         self._local = np.empty(graph.num_nodes, np.int32)
         self._local[self._order] = np.arange(graph.num_nodes) - np.repeat(self._starts[:-1], self._sizes)
+        self._id_names = None if graph.id_names is None else encode_names(graph.id_names)
         self._out_degrees = np.bincount(graph.edge_index[0].numpy(), minlength=graph.num_nodes)
 
     def of_chunk(self, number: int) -> Arrays:
@@ -48,6 +50,7 @@ class ChunkArrays:
         return {
             "rows": rows,
             "node_ids": graph.node_ids[chosen],
+            **({} if self._id_names is None else {"id_names": self._id_names[chosen]}),
             "x": self._features(chosen),
             "y": graph.y[chosen],
             "train_mask": graph.train_mask[chosen],

@@ -38,6 +38,7 @@ class Chunk:
 
     rows = _Mapped[np.int64]()  # number of each node in the graph that was written, (N,)
     node_ids = _Mapped[np.int64]()  # id of each node in the data it came from, (N,)
+    id_names = _Mapped[np.uint8]()  # only where ids are text: the text of each, (N, B); see graph/id_names.py
     x = _Mapped[Any]()  # features as stored, bfloat16 as uint16, (N, F); `features()` gives numbers
     y = _Mapped[Any]()  # labels, (N,) or (N, labels)
     train_mask = _Mapped[np.bool_]()

@@ -21,7 +21,11 @@ from laconic.graph.stats import PartitionStats
 from laconic.specs import unknown_name
 from laconic.store.typed_json import TypedJsonError, decode
 
-FORMAT_VERSION = 1
+# Format 2 is 1 with text: ids (the array id_names of each chunk) or classes (class_names in the manifest). A store
+# without any is still written in format 1, which older versions read.
+PLAIN_FORMAT = 1
+TEXT_FORMAT = 2
+_SINCE_TEXT_FORMAT = ("class_names",)
 MANIFEST_NAME = "manifest.json"
 
 FeatureDtype = Literal["float16", "bfloat16", "float32", "float64"]
@@ -85,6 +89,7 @@ class Manifest:
         reorder: order of the nodes within their chunk.
         provenance: where it came from: source, partitioner, seed, laconic_version, created.
         partition: cut, halo and balance of the chunks.
+        class_names: the text of each class or label, by its number, where labels are text.
     """
 
     format_version: int
@@ -101,6 +106,7 @@ class Manifest:
     provenance: dict[str, str | int | float | None]
     partition: PartitionStats
     chunks: tuple[ChunkEntry, ...]
+    class_names: tuple[str, ...] = ()
 
     @property
     def num_chunks(self) -> int:
@@ -111,18 +117,42 @@ class Manifest:
         """Bytes of all arrays."""
         return sum(entry.num_bytes for chunk in self.chunks for entry in chunk.files.values())
 
+    @property
+    def has_id_names(self) -> bool:
+        """Whether the ids of the nodes are text."""
+        return "id_names" in self.chunks[0].files
+
+    @property
+    def num_of_split(self) -> dict[str, int] | None:
+        """Nodes in each split: train, val, test; None for a store that does not tell, written by an older version."""
+        told = {split: self.provenance.get(f"num_{split}") for split in ("train", "val", "test")}
+        counts = {split: count for split, count in told.items() if isinstance(count, int)}
+        return counts if len(counts) == len(told) else None
+
+    @property
+    def split_origin(self) -> str:
+        """How the masks of the graph came about, as in Graph; empty for a store that does not tell."""
+        return str(self.provenance.get("split", ""))
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the contents: equal for two stores that hold the same arrays, whenever they were written."""
         sums = [self.name, self.num_classes, [{name: f.sha256 for name, f in c.files.items()} for c in self.chunks]]
-        return _hash_json(sums)
+        return _hash_json([*sums, self.class_names] if self.class_names else sums)
 
     def to_json(self) -> str:
         """Returns the text of `manifest.json`, with a checksum of itself."""
-        fields = asdict(self)
+        fields = self._written_fields()
         text = json.dumps({"checksum": _hash_json(fields), **fields}, indent=2)
         # A list of numbers, or what is known of one file, stands on a line of its own; texts hold no line breaks.
         return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda match: re.sub(r"\s*\n\s*", " ", match[0]), text) + "\n"
+
+    def _written_fields(self) -> dict[str, Any]:
+        fields = asdict(self)
+        if self.format_version == PLAIN_FORMAT:
+            for name in _SINCE_TEXT_FORMAT:
+                del fields[name]
+        return fields
 
     @staticmethod
     def from_json(text: str, path: str) -> "Manifest":
@@ -134,17 +164,19 @@ class Manifest:
         version = fields.get("format_version") if isinstance(fields, dict) else None
         if not isinstance(version, int):
             raise StoreError(f"{path} is not the manifest of a store: it has no format_version. {REBUILD}")
-        if version != FORMAT_VERSION:
-            which = "newer" if version > FORMAT_VERSION else "older"
+        if version not in (PLAIN_FORMAT, TEXT_FORMAT):
+            which = "newer" if version > TEXT_FORMAT else "older"
             raise StoreError(
-                f"{path} has format version {version}, {which} than the {FORMAT_VERSION} that this laconic reads. "
-                f"Use the laconic that wrote it, or write the store again with `laconic partition`."
+                f"{path} has format version {version}, {which} than those that this laconic reads ({PLAIN_FORMAT} and "
+                f"{TEXT_FORMAT}). Use the laconic that wrote it, or write the store again with `laconic partition`."
             )
+        if version == PLAIN_FORMAT:
+            fields |= {name: [] for name in _SINCE_TEXT_FORMAT}
         try:
             manifest = decode(Manifest, fields)
         except TypedJsonError as error:
             raise StoreError(f"{path}: {error}. {REBUILD}") from error
-        if fields.get("checksum") != _hash_json(asdict(manifest)):
+        if fields.get("checksum") != _hash_json(manifest._written_fields()):
             raise StoreError(f"{path} has been altered since it was written: its checksum does not fit. {REBUILD}")
         return manifest
 

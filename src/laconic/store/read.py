@@ -19,6 +19,7 @@ from torch import Tensor
 
 from laconic.errors import StoreError
 from laconic.graph import Graph
+from laconic.graph.id_names import decode_names
 from laconic.kernels.compress import compress_edges
 from laconic.store._file import check_size, check_sum, map_array
 from laconic.store.chunk import Chunk
@@ -121,11 +122,15 @@ class Store:
         order = compress_edges(sources, destinations, num_nodes, num_nodes)[2]
         edge_index = torch.from_numpy(np.stack([sources[order], destinations[order]]))
         fields = {name: _gather_rows(chunks, rows, name) for name in _NODE_ARRAYS}
+        names = _gather_rows(chunks, rows, "id_names") if self.manifest.has_id_names else None
         return Graph(
             edge_index=edge_index,
             edge_weight=None if weight is None else weight[torch.from_numpy(order)],
             num_classes=self.manifest.num_classes,
             name=self.manifest.name,
+            id_names=None if names is None else decode_names(names),
+            class_names=self.manifest.class_names,
+            split_origin=self.manifest.split_origin,
             **fields,
         )
 
@@ -141,7 +146,8 @@ class Store:
         path = self._path(number, name)
         files = self.manifest.chunks[number].files
         if name not in files:
-            raise StoreError(f"{self.folder} has no {name} in its chunks: the edges of its graph have no weights.")
+            lacks = "its node ids are numbers" if name == "id_names" else "the edges of its graph have no weights"
+            raise StoreError(f"{self.folder} has no {name} in its chunks: {lacks}.")
         if self._trust:
             check_size(path, files[name])
         elif path not in self._checked:

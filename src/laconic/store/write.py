@@ -26,8 +26,9 @@ from laconic.graph.stats import PartitionStats
 from laconic.store._chunk_arrays import ChunkArrays
 from laconic.store._file import sync_tree, write_array
 from laconic.store.layout import (
-    FORMAT_VERSION,
     MANIFEST_NAME,
+    PLAIN_FORMAT,
+    TEXT_FORMAT,
     ChunkEntry,
     FeatureDtype,
     Manifest,
@@ -75,7 +76,7 @@ def write_store(
             if progress is not None:
                 progress(number + 1, num_parts)
         manifest = Manifest(
-            format_version=FORMAT_VERSION,
+            format_version=TEXT_FORMAT if graph.class_names or graph.id_names is not None else PLAIN_FORMAT,
             name=graph.name,
             num_nodes=graph.num_nodes,
             num_edges=graph.num_edges,
@@ -88,11 +89,14 @@ def write_store(
             reorder=reorder,
             provenance={
                 **(provenance or {}),
+                "split": graph.split_origin,
+                **{f"num_{split}": count for split, count in graph.num_of_split.items()},
                 "laconic_version": __version__,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
             partition=PartitionStats.of(graph, parts, num_parts),
             chunks=tuple(chunks),
+            class_names=graph.class_names,
         )
         (temporary / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return manifest

@@ -26,6 +26,8 @@ class DataConfig:
     normalise_features: Literal["auto", "row", "none"] = "auto"
     """row: divide each node's features by their sum. auto: row for bags of words (none below 0, most of them 0) with
     few training nodes (at least four features for each); none otherwise."""
+    undirected: bool = False
+    """Whether each edge gets its reverse: for an undirected graph whose edges are listed once. Not for a store."""
 
 
 @final

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from laconic.comm import Communicator
 from laconic.datasets import GENERATORS, load
-from laconic.errors import DataError
+from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph, Shard
-from laconic.store import Store, looks_like_store, open_store
+from laconic.store import Manifest, Store, looks_like_store, open_store
+from laconic.units import format_count
 
 logger = logging.getLogger(__name__)
 
@@ -23,26 +24,38 @@ Holder = TypeVar("Holder", Graph, Shard)
 # Shapes: N nodes, F features
 
 
-def load_graph(source: str, *, labelled: bool = True) -> Graph:
+def load_graph(source: str, *, labelled: bool = True, undirected: bool = False) -> Graph:
     """Returns the graph that `source` names: a store folder, or anything that `laconic.datasets.load` knows.
 
     The nodes of a store that was reordered stay in that order, which is faster to train on; `node_ids` has their ids.
     """
+    check_undirected(source, undirected)
     if looks_like_store(source):
         store = open_store(Path(source))
         return store.to_graph(numbering="source" if store.manifest.reorder == "none" else "store")
-    return load(source, labelled=labelled)
+    return load(source, labelled=labelled, undirected=undirected)
 
 
-def open_data(source: str, num_ranks: int, *, labelled: bool = True) -> Graph | Store:
+def open_data(source: str, num_ranks: int, *, labelled: bool = True, undirected: bool = False) -> Graph | Store:
     """Returns what `source` names: a store stays one where ranks read their own chunks of it; else the whole graph.
 
     Args:
         labelled: False is for prediction, and takes files without labels and masks too.
+        undirected: whether each edge gets its reverse, as `data.undirected` says.
     """
+    check_undirected(source, undirected)
     if num_ranks > 1 and looks_like_store(source):
         return open_store(Path(source))
-    return load_graph(source, labelled=labelled)
+    return load_graph(source, labelled=labelled, undirected=undirected)
+
+
+def check_undirected(source: str, undirected: bool) -> None:
+    """Raises ConfigError if a store is to be undirected: its edges are those that were written."""
+    if undirected and looks_like_store(source):
+        raise ConfigError(
+            f"{source} is a store, and its edges stay as they were written. Leave --undirected (data.undirected) out, "
+            f"or write the store again with `laconic partition DATA {source} --parts N --undirected --overwrite`."
+        )
 
 
 def check_trainable(name: str, num_train: int) -> None:
@@ -118,6 +131,17 @@ def _looks_normalisable(x_NF: Tensor, train_mask: Tensor, communicator: Communic
     return bool(has_few_labels and num_negative == 0 and 2 * num_nonzero <= num_all)
 
 
+def describe_split(about: Graph | Manifest) -> str:
+    """Returns the sizes of the splits and where they come from: "140 train, 500 val, 1,000 test (given)"."""
+    counts = about.num_of_split
+    if counts is None:
+        # A store of an older version: it tells the training nodes only.
+        assert isinstance(about, Manifest)
+        counts = {"train": sum(about.partition.num_train)}
+    told = ", ".join(f"{format_count(count)} {split}" for split, count in counts.items())
+    return f"{told} ({about.split_origin})" if about.split_origin else told
+
+
 def describe_data(data: Graph | Store, source: str | None = None) -> dict[str, Any]:
     """Returns what a continued run compares, to notice that the data is not the same any more.
 
@@ -133,6 +157,7 @@ def describe_data(data: Graph | Store, source: str | None = None) -> dict[str, A
         "num_features": about.num_features,
         "num_classes": about.num_classes,
         "is_multilabel": about.is_multilabel,
+        "class_names": list(about.class_names) or None,
         "checksum": _checksum(data) if isinstance(data, Graph) else data.manifest.fingerprint,
     }
 
@@ -143,4 +168,4 @@ def _checksum(graph: Graph) -> int:
     for tensor in tensors if graph.edge_weight is None else [*tensors, graph.edge_weight]:
         # As bytes: numpy does not know every type that features may have.
         checksum = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().data, checksum)
-    return checksum
+    return checksum if graph.id_names is None else zlib.crc32(graph.id_names.tobytes(), checksum)

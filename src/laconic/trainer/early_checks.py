@@ -9,6 +9,7 @@ from laconic.store import looks_like_store, open_store
 from laconic.strategies import parse_strategy
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.config_file import Layer, resolve
+from laconic.trainer.data import check_undirected
 from laconic.trainer.predict import check_output
 from laconic.trainer.run_folder import RunFolder, check_target
 from laconic.trainer.start import continued_config
@@ -19,6 +20,7 @@ def check_start(layers: Sequence[Layer], num_ranks: int) -> None:
     config = resolve(layers)
     check_target(config)
     parse_strategy(config.training.strategy)
+    check_undirected(config.data.source, config.data.undirected)
     _check_data(config.data.source, num_ranks)
 
 

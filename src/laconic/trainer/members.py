@@ -21,7 +21,14 @@ from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import model_name
-from laconic.trainer.data import check_trainable, describe_data, open_data, prepare_features, prepare_rows
+from laconic.trainer.data import (
+    check_trainable,
+    describe_data,
+    describe_split,
+    open_data,
+    prepare_features,
+    prepare_rows,
+)
 from laconic.trainer.evaluate import Evaluation
 from laconic.trainer.optimizers import build_optimizer
 from laconic.units import format_count
@@ -61,8 +68,9 @@ def prepared_members(
 def _build_members(config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator) -> Members:
     training = config.training
     strategy = parse_strategy(training.strategy)
-    data = open_data(config.data.source, communicator.num_ranks) if graph is None else graph
-    inputs = describe_data(data, config.data.source if graph is None else None)
+    source, undirected = config.data.source, config.data.undirected
+    data = open_data(source, communicator.num_ranks, undirected=undirected) if graph is None else graph
+    inputs = describe_data(data, source if graph is None else None)
     # Before anything is shared out: parts of different graphs do not fit together.
     check_agreement(communicator, {f"data.{key}": str(value) for key, value in inputs.items()})
     about = data if isinstance(data, Graph) else data.manifest
@@ -84,9 +92,10 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
     strategy.check(model, shard)
     strategy.expect_epochs(training.epochs)
     logger.info(
-        "%s: %s nodes, %s edges, %s features, %s classes. %s: %s parameters.",
+        "%s: %s nodes, %s edges, %s features, %s classes. Split: %s. %s: %s parameters.",
         about.name,
         *map(format_count, (about.num_nodes, about.num_edges, about.num_features, about.num_classes)),
+        describe_split(about),
         type(model).__name__ if is_own_model else model_name(config),
         format_count(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)),
     )

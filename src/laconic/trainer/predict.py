@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,12 @@ from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph
 from laconic.launch.agreement import check_agreement
 from laconic.models import build_model
-from laconic.store import Manifest
+from laconic.store import Manifest, looks_like_store
 from laconic.strategies import parse_strategy
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.data import describe_data, open_data, prepare_rows
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
+from laconic.trainer.node_names import gather_ids
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
 from laconic.trainer.start import together, using_seed, using_threads
@@ -40,16 +41,18 @@ class Predictions:
     """What a model says of every node.
 
     Args:
-        node_ids: the nodes' ids in their data, (N,).
+        node_ids: the nodes' ids in their data, numbers or text, (N,).
         classes: the likeliest class (N,), or 0 and 1 for each label (N, C).
         probabilities: of each class or label, float32, (N, C).
         epoch: the epoch that the model's weights are of.
+        class_names: the text of each class or label, by its number, where the model was trained on such.
     """
 
-    node_ids: NDArray[np.int64]
+    node_ids: NDArray[Any]
     classes: NDArray[np.int64]
     probabilities: NDArray[np.float32]
     epoch: int
+    class_names: tuple[str, ...] = ()
 
     @property
     def is_multilabel(self) -> bool:
@@ -80,7 +83,14 @@ def predict(
         checkpoints = Checkpoints(path / "checkpoints")
         snapshot = checkpoints.load(which)
         if graph is None:
-            data = open_data(source or config.data.source, communicator.num_ranks, labelled=source is None)
+            # As in training; the edges of a store are what they are.
+            undirected = config.data.undirected and not (source is not None and looks_like_store(source))
+            data = open_data(
+                source or config.data.source,
+                communicator.num_ranks,
+                labelled=source is None,
+                undirected=undirected,
+            )
         else:
             data = graph
         about = data if isinstance(data, Graph) else data.manifest
@@ -107,16 +117,17 @@ def predict(
                 attachment.detach()
         with communicator.ledger.phase("evaluation"):
             logits_NC = gather_rows(communicator, logits_NC, root=0)
-            node_ids = gather_rows(communicator, shard.node_ids, root=0)
+            numbers, node_ids = gather_ids(data, shard, communicator)
     if communicator.num_ranks > 1:
         # Ranks hold the nodes in an order of their own.
-        order = node_ids.argsort()
-        node_ids, logits_NC = node_ids[order], logits_NC[order]
+        order = numbers.argsort()
+        node_ids, logits_NC = node_ids[order.numpy()], logits_NC[order]
     return Predictions(
-        node_ids=node_ids.numpy(),
+        node_ids=node_ids,
         classes=predicted(logits_NC, is_multilabel=is_multilabel).numpy(),
         probabilities=probabilities(logits_NC, is_multilabel=is_multilabel).float().numpy(),
         epoch=snapshot.epoch,
+        class_names=tuple(snapshot.notes["inputs"].get("class_names") or ()),
     )
 
 
@@ -139,8 +150,8 @@ def check_output(path: Path) -> None:
 def write_predictions(predictions: Predictions, path: Path) -> None:
     """Writes predictions, replacing the file at `path` all at once.
 
-    .npz: arrays node_ids, classes and probabilities. .csv: a row per node: its id, class and that class's probability,
-    or its id and a column of 0 and 1 per label.
+    .npz: arrays node_ids, classes and probabilities, and class_names where classes have names. .csv: a row per node:
+    its id, class (by name, where it has one) and that class's probability, or its id and a column of 0 and 1 per label.
     """
     check_output(path)
     write = _write_npz if path.suffix == ".npz" else _write_csv
@@ -154,26 +165,30 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
 
 
 def _write_npz(predictions: Predictions, path: Path) -> None:
-    np.savez_compressed(
-        path,
-        node_ids=predictions.node_ids,
-        classes=predictions.classes,
-        probabilities=predictions.probabilities,
-    )
+    arrays: dict[str, Any] = {
+        "node_ids": predictions.node_ids,
+        "classes": predictions.classes,
+        "probabilities": predictions.probabilities,
+    }
+    if predictions.class_names:
+        arrays["class_names"] = np.array(predictions.class_names)
+    np.savez_compressed(path, **arrays)
 
 
 def _write_csv(predictions: Predictions, path: Path) -> None:
-    ids = predictions.node_ids.tolist()
+    ids, names = predictions.node_ids.tolist(), predictions.class_names
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if predictions.is_multilabel:
-            writer.writerow(["node_id", *(f"label_{number}" for number in range(predictions.classes.shape[1]))])
-            writer.writerows([node, *labels] for node, labels in zip(ids, predictions.classes.tolist(), strict=True))
+            labels = names or [f"label_{number}" for number in range(predictions.classes.shape[1])]
+            writer.writerow(["node_id", *labels])
+            writer.writerows([node, *has] for node, has in zip(ids, predictions.classes.tolist(), strict=True))
             return
         chosen = np.take_along_axis(predictions.probabilities, predictions.classes[:, None], axis=1)[:, 0]
         writer.writerow(["node_id", "class", "probability"])
-        rows = zip(ids, predictions.classes.tolist(), chosen.tolist(), strict=True)
-        writer.writerows([node, number, f"{probability:.6f}"] for node, number, probability in rows)
+        classes = [names[number] if names else number for number in predictions.classes.tolist()]
+        rows = zip(ids, classes, chosen.tolist(), strict=True)
+        writer.writerows([node, name, f"{probability:.6f}"] for node, name, probability in rows)
 
 
 def _check_fits(graph: Graph | Manifest, snapshot: Snapshot, path: Path) -> None:

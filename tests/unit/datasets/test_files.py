@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from laconic.datasets import load_files
-from laconic.errors import DataError
+from laconic.datasets import load, load_files
+from laconic.errors import ConfigError, DataError
 
 IDS = [70, -4, 12, 9000000000, 5, 1]
 SPLIT = ["train", "train", "val", "none", "test", "test"]
@@ -49,7 +49,8 @@ def same_graph(folder: Path, suffix: str) -> None:
         "split": np.array([[word] for word in SPLIT]),
     }
     for name, values in tables.items():
-        table = pyarrow.table({f"c{i}": values[:, i] for i in range(values.shape[1])})
+        names = {"edges": ["source", "target"], "features": ["a", "b", "c"]}.get(name, [name])
+        table = pyarrow.table({column: values[:, i] for i, column in enumerate(names)})
         if suffix == ".npy":
             np.save(folder / f"{name}.npy", values[:, 0] if name == "split" else values)
         elif suffix == ".parquet":
@@ -159,15 +160,18 @@ SPOILT: dict[str, tuple[dict[str, str | None], str]] = {
     "no labels": ({"labels.csv": None}, "has no labels file"),
     "two files of edges": ({"edges.parquet": ""}, r"holds edges\.csv and edges\.parquet"),
     "an unknown node": ({"edges.csv": "70,8\n"}, r"edges\.csv names 1 node\(s\) that features\.csv does not.*being 8"),
-    "edges as floats": ({"edges.csv": "70,1.5\n"}, r"edges\.csv: node ids should be integers.*double|float64"),
-    "edges as words": ({"edges.csv": "source,destination\nme,you\n"}, r"edges\.csv: node ids should be integers"),
-    "edge features": ({"edges.csv": "a,b,c,d\n70,1,2,3\n"}, r"edges\.csv should have the columns source"),
-    "one column": ({"edges.csv": "70\n1\n"}, r"edges\.csv should have the columns source"),
-    "tabs": ({"edges.csv": "source\tdestination\n70\t1\n"}, r"one column, 'source\\tdestination'.*by commas"),
-    "edges without an end": ({"edges.csv": "source,destination\n70,\n"}, r"edges\.csv: node ids should be integers"),
-    "classes as words": (
-        {"labels.csv": "node,label\n70,cat\n"},
-        r"labels\.csv: column label should hold numbers, got text such as 'cat'",
+    "edges as floats": ({"edges.csv": "70,1.5\n"}, r"edges\.csv names 1 node\(s\).*being 1\.5, in row 0"),
+    "edges as words": ({"edges.csv": "source,destination\nme,you\n"}, r"edges\.csv names 1 node\(s\).*being me"),
+    "ids with a point": ({"edges.csv": "from,to\n70.0,1.0\n"}, r"being 70\.0, in row 0.*without a point: 70\."),
+    "one column": ({"edges.csv": "70\n1\n"}, r"edges\.csv: no column is known as the target.*by commas"),
+    "tabs": ({"edges.csv": "source\tdestination\n70\t1\n"}, r"has column 'source\\tdestination'.*by commas"),
+    "edges without an end": (
+        {"edges.csv": "source,target\n70,1\n70,\n"},
+        r"edges\.csv: column target: row 1 has no node id",
+    ),
+    "names in place of classes": (
+        {"labels.csv": "node,label\n" + "".join(f"{n},person {n}\n" for n in range(120))},
+        r"labels\.csv holds 120 different texts for 120 nodes, such as 'person 0': too many to be classes",
     ),
     "ragged rows": ({"edges.csv": "70,1\n70,1,5\n"}, r"edges\.csv cannot be read"),
     "an empty file": ({"edges.csv": ""}, r"edges\.csv cannot be read"),
@@ -181,7 +185,7 @@ SPOILT: dict[str, tuple[dict[str, str | None], str]] = {
     "an unknown split": ({"split.csv": "node,split\n70,valid\n"}, r"split\.csv should hold the words .* got valid"),
     "splits as numbers": ({"split.csv": "node,split\n70,1\n"}, r"split\.csv should hold the words"),
     "no test node": ({"split.csv": "node,split\n70,train\n12,val\n"}, "test_mask is empty"),
-    "ids in two places": ({"nodes.csv": "node\n1\n"}, r"both nodes\.csv and the column node of features\.csv"),
+    "ids in two places": ({"nodes.csv": "node\n1\n"}, r"both nodes\.csv and a column of features\.csv"),
     "a column twice": ({"features.csv": "node,a,a\n70,1,2\n"}, r"features\.csv has two columns called 'a'"),
     "not finite": ({"features.csv": "node,a\n" + "".join(f"{n},nan\n" for n in IDS)}, "x holds 6 value"),
     "not an array": ({"split.csv": None, "split.npy": "train"}, r"split\.npy is not an \.npy file"),
@@ -227,3 +231,156 @@ def test_python_objects_in_an_array_are_refused_with_lines_that_convert_it(tmp_p
     assert torch.equal(again.x, sound.x)
     assert torch.equal(again.y, sound.y)
     assert torch.equal(again.train_mask, sound.train_mask)
+
+
+PEOPLE = ["ann", "bob", "007", "7", "Žofie", "a b"]
+
+
+def write_people(folder: Path, changes: dict[str, str | None]) -> Path:
+    """A sound folder whose ids and labels are text."""
+    files: dict[str, str | None] = {
+        "edges.csv": "target,source\nbob,ann\n7,007\na b,Žofie\n",
+        "features.csv": "id,a\n" + "".join(f"{name},{row}\n" for row, name in enumerate(PEOPLE)),
+        "labels.csv": "node_id,class\na b,dog\nann,cat\n007,dog\n7,cat\nbob,\n",
+        "split.csv": "node,split\nann,train\n007,val\n7,test\na b,train\n",
+    }
+    return write_csv(folder, {**files, **changes})
+
+
+def test_text_ids_and_labels_are_matched_and_kept_as_they_are(tmp_path: Path) -> None:
+    graph = load_files(write_people(tmp_path, {}))
+    assert graph.id_names is not None
+    assert graph.id_names.tolist() == PEOPLE
+    assert graph.node_ids.tolist() == list(range(6))
+    # The header says target first: nothing is reversed.
+    assert graph.edge_index.tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert graph.class_names == ("cat", "dog")
+    assert graph.y.tolist() == [0, -1, 1, 0, -1, 1]
+    assert graph.num_classes == 2
+
+
+def test_what_each_column_was_taken_for_is_told_once_for_each_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        load_files(
+            write_people(
+                tmp_path,
+                {
+                    "edges.csv": "ann,bob,0.5\n".replace("ann,bob", "0,1"),
+                    "features.csv": None,
+                    "nodes.csv": "id,a,b\n" + "".join(f"{row},1,2\n" for row in range(6)),
+                    "labels.csv": "label\n" + "0\n1\n" * 3,
+                    "split.csv": None,
+                },
+            )
+        )
+    assert [record.getMessage() for record in caplog.records][:3] == [
+        "nodes.csv: node <- id, 2 features <- a, b.",
+        "edges.csv (without header): source <- 0, target <- 1, weight <- 2.",
+        "labels.csv: nodes by row number, label <- label.",
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
+def test_ids_beyond_int64_are_kept_exactly(tmp_path: Path, suffix: str) -> None:
+    same_graph(tmp_path, ".npy")
+    ids = np.array([2**63 + 2**11 * row + 1 for row in range(6)], np.uint64)
+    ends = ids[np.array([[0, 2, 4, 5], [1, 3, 5, 0]])]
+    (tmp_path / "edges.npy").unlink()
+    for name, columns in (("nodes", {"id": ids}), ("edges", {"source": ends[0], "target": ends[1]})):
+        if suffix == ".npy":
+            np.save(tmp_path / f"{name}.npy", np.stack(list(columns.values())) if name == "edges" else ids)
+        elif suffix == ".csv":
+            pyarrow.csv.write_csv(pyarrow.table(columns), tmp_path / f"{name}.csv")
+        else:
+            pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
+    graph = load_files(tmp_path)
+    assert graph.id_names is not None
+    assert graph.id_names.tolist() == [str(number) for number in ids.tolist()]
+    assert graph.edge_index.tolist() == [[0, 2, 4, 5], [1, 3, 5, 0]]
+    assert int(graph.node_ids.min()) >= 0
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        "edge_id,source,target\n5,70,-4\n6,-4,12\n",
+        "source,target,timestamp\n70,-4,1\n-4,12,2\n",
+        ",source,target\n0,70,-4\n1,-4,12\n",
+        "citing,cited,when\n70,-4,now\n-4,12,then\n",
+    ],
+)
+def test_an_unknown_column_is_refused_with_a_line_that_loads_the_same_folder(tmp_path: Path, edges: str) -> None:
+    folder = write_csv(tmp_path, {"edges.csv": edges})
+    with pytest.raises(DataError, match=r"edges\.csv: .*column") as refused:
+        load_files(folder)
+    line = next(line for line in str(refused.value).splitlines() if line.startswith("  "))
+    graph = load(line.strip().strip('"'))
+    assert graph.edge_index.tolist() == [[0, 1], [1, 2]]
+    assert graph.edge_weight is None
+
+
+def test_text_among_the_features_is_refused_with_a_line_that_leaves_it_out(tmp_path: Path) -> None:
+    rows = "".join(f"{node},{row},Oslo,x\n" for row, node in enumerate(IDS))
+    folder = write_csv(tmp_path, {"features.csv": f"id,a,city,note.1\n{rows}"})
+    with pytest.raises(DataError, match="column city should hold numbers, got text such as 'Oslo'") as refused:
+        load_files(folder)
+    line = str(refused.value).splitlines()[1].strip().strip('"')
+    assert load(line).x.tolist() == [[row] for row in range(6)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_names_with_points_spaces_and_quotes_are_read(tmp_path: Path, suffix: str) -> None:
+    folder = write_csv(tmp_path, {"features.csv": None})
+    columns = {"id": IDS, "f.1": [1.0] * 6, "f.2": [2.0] * 6, "a, b": [3.0] * 6, 'the "best"': [4.0] * 6}
+    if suffix == "csv":
+        pyarrow.csv.write_csv(pyarrow.table(columns), folder / "features.csv")
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / "features.parquet")
+    assert load_files(folder).x[0].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("late", ["0.5", "7"])
+def test_what_a_column_holds_is_decided_by_all_of_it(tmp_path: Path, late: str) -> None:
+    num_nodes = 200_000
+    rows = "1\n" * (num_nodes - 1)
+    (tmp_path / "edges.csv").write_text("0,1\n")
+    (tmp_path / "features.csv").write_text(f"a,b\n{rows.replace('1', '100,100')}{late},1\n")
+    (tmp_path / "labels.csv").write_text("label\n" + "10000000\n" * (num_nodes - 1) + "other\n")
+    graph = load_files(tmp_path)
+    assert graph.x[-1].tolist() == [float(late), 1.0]
+    assert graph.class_names == ("10000000", "other")
+
+
+def test_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Unknown column 'timestamp'"):
+        load_files(write_csv(tmp_path, {}), columns="ignore=timestamp")
+
+
+def test_one_table_may_hold_all_that_is_known_of_the_nodes(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{p},{i},{'dog' if i % 2 else 'cat'},{s}\n" for i, (p, s) in enumerate(zip(PEOPLE, SPLIT, strict=True))
+    )
+    none = dict.fromkeys(("features.csv", "labels.csv", "split.csv"))
+    folder = write_people(tmp_path, {**none, "nodes.csv": f"id,a,label,split\n{rows}"})
+    graph = load_files(folder)
+    assert graph.x.tolist() == [[row] for row in range(6)]
+    assert graph.y.tolist() == [0, 1] * 3
+    assert graph.split_origin == "given"
+    assert [mask.nonzero().flatten().tolist() for mask in graph.mask_of.values()] == [[0, 1], [2], [4, 5]]
+    (folder / "labels.csv").write_text("label\n" + "cat\ndog\n" * 3)
+    with pytest.raises(DataError, match=r"column for the label, and there is labels\.csv") as refused:
+        load_files(folder)
+    line = str(refused.value).splitlines()[-1].strip().strip('"')
+    assert load(line).y.tolist() == [0, 1] * 3
+
+
+def test_labels_without_a_header_are_told_which_line_was_taken_for_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has 5 rows, .* Its first line, cat, was taken for a header"):
+        load_files(write_people(tmp_path, {"labels.csv": "cat\n" + "dog\n" * 5, "split.csv": None}))
+
+
+def test_names_of_several_labels_are_kept(tmp_path: Path) -> None:
+    rows = "".join(f"{node},{row % 2},1\n" for row, node in enumerate(IDS))
+    assert load_files(write_csv(tmp_path, {"labels.csv": f"node,red,blue\n{rows}"})).class_names == ("red", "blue")

@@ -169,3 +169,27 @@ def test_a_file_of_another_kind_is_told_what_a_graph_is(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("0,1\n")
     with pytest.raises(DataError, match=r"edges\.csv is no graph: that is an \.npz file"):
         load(tmp_path / "edges.csv")
+
+
+@pytest.mark.parametrize("source", ["cora", "first/cora.npz", "tables", "tables(seed=3)"])
+def test_every_source_can_be_made_undirected(data_folder: Path, source: str) -> None:
+    write_tables(Path("tables"))
+    plain, both = load(source), load(source, undirected=True)
+    edges = set(map(tuple, plain.edge_index.T.tolist()))
+    assert set(map(tuple, both.edge_index.T.tolist())) == edges | {(end, begin) for begin, end in edges}
+    option = source.replace(")", ", add_reverse_edges=true)") if "(" in source else f"{source}(add_reverse_edges=true)"
+    assert torch.equal(load(option).edge_index, both.edge_index)
+    assert torch.equal(load(option.replace("true", "false")).edge_index, plain.edge_index)
+
+
+def test_a_generator_is_undirected_already() -> None:
+    assert torch.equal(load("sbm(nodes=60)", undirected=True).edge_index, load("sbm(nodes=60)").edge_index)
+
+
+def test_undirected_and_its_opposite_are_refused_together(data_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="add_reverse_edges is False, but the graph is to be undirected"):
+        load("cora(add_reverse_edges=false)", undirected=True)
+    with pytest.raises(ConfigError, match="add_reverse_edges should be True or False; got 'maybe'"):
+        load("cora(add_reverse_edges=maybe)")
+    with pytest.raises(ConfigError, match="dtype should be such as 'float32'; got True"):
+        load("cora(dtype=true)")

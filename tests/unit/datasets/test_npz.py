@@ -142,7 +142,7 @@ SPOILT = {
         r"edge_index should hold node numbers from 0 to 5",
     ),
     "edge_index negative": ({"edge_index": np.array([[0], [-1]])}, r"edge_index should hold node numbers from 0 to 5"),
-    "edge_index of three rows": ({"edge_index": np.zeros((3, 2), int)}, r"edge_index should be int64 of shape \(2"),
+    "edge_index of three rows": ({"edge_index": np.zeros((3, 2), int)}, r"edge_index should be integers of shape \(2"),
     "x as text": ({"x": np.array([["a"]] * 6)}, r"x should hold numbers"),
     "x with NaN": ({"x": np.full((6, 2), np.nan)}, r"x holds 12 value\(s\) that are NaN"),
     "x beyond float32": ({"x": np.full((6, 2), 1e300)}, r"x holds 1e\+300, too large for float32.*dtype='float64'"),
@@ -254,3 +254,60 @@ def test_a_text_is_not_taken_for_a_pickled_file(tmp_path: Path) -> None:
 def test_an_option_out_of_its_choices_is_refused(tmp_path: Path, option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):
         load_npz(write(tmp_path), **option)
+
+
+NO_MASKS = {"train_mask": None, "val_mask": None, "test_mask": None}
+
+
+def test_without_masks_the_split_is_random_by_seed_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path, **NO_MASKS)
+    with caplog.at_level("INFO"):
+        graph = load_npz(path, train=0.5, val=0.3, seed=2)
+    assert graph.num_of_split == {"train": 3, "val": 2, "test": 1}
+    assert graph.split_origin == "random, seed 2"
+    assert load_npz(write(tmp_path)).split_origin == "given"
+    assert "tiny.npz has no split" in caplog.text
+    again = load_npz(write(tmp_path, **NO_MASKS), train=0.5, val=0.3, seed=2)
+    assert torch.equal(graph.train_mask, again.train_mask)
+
+
+@pytest.mark.parametrize("name", ["train_idx", "idx_val", "splits", "testmask"])
+def test_a_split_under_another_name_is_not_replaced_by_a_random_one(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=rf"has no masks, but {name}, which may be its split"):
+        load_npz(write(tmp_path, **NO_MASKS, **{name: np.arange(3)}))
+
+
+def test_text_ids_and_labels_are_kept_and_saved(tmp_path: Path) -> None:
+    names = np.array(["ann", "bob", "007", "7", "Žofie", "a b"])
+    graph = load_npz(write(tmp_path, node_ids=names, y=np.array(["dog", "cat", "dog", "cat", "eel", "cat"])))
+    save_npz(graph, tmp_path / "again.npz")
+    for each in (graph, load_npz(tmp_path / "again.npz")):
+        assert each.id_names is not None
+        assert each.id_names.tolist() == names.tolist()
+        assert each.class_names == ("cat", "dog", "eel")
+        assert each.y.tolist() == [1, 0, 1, 0, 2, 0]
+
+
+def test_ids_beyond_int64_are_kept_as_text(tmp_path: Path) -> None:
+    graph = load_npz(write(tmp_path, node_ids=np.arange(6, dtype=np.uint64) + 2**63))
+    assert graph.id_names is not None
+    assert graph.id_names.tolist() == [str(2**63 + row) for row in range(6)]
+
+
+def test_class_names_of_the_file_give_the_numbers(tmp_path: Path) -> None:
+    texts = np.array(["dog", "cat"] * 3)
+    assert load_npz(write(tmp_path, y=texts, class_names=np.array(["dog", "cat"]))).y.tolist() == [0, 1] * 3
+    with pytest.raises(DataError, match="holds the class 'cat', which class_names does not"):
+        load_npz(write(tmp_path, y=texts, class_names=np.array(["dog", "eel"])))
+    with pytest.raises(DataError, match="there are 2 class_names, but num_classes is 3"):
+        load_npz(write(tmp_path, class_names=np.array(["dog", "eel"]), num_classes=np.array(3)))
+
+
+def test_reverse_edges_are_added_when_asked_for_and_only_to_sound_edges(tmp_path: Path) -> None:
+    path = write(tmp_path, edge_index=np.array([[0, 1], [1, 2]], np.int32), edge_weight=np.array([0.5, 2.0]))
+    graph = load_npz(path, add_reverse_edges=True)
+    assert graph.edge_index.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [0.5, 0.5, 2.0, 2.0]
+    with pytest.raises(DataError, match="node numbers from 0 to 5"):
+        load_npz(write(tmp_path, edge_index=np.array([[0], [7]])), add_reverse_edges=True)

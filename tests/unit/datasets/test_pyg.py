@@ -108,3 +108,11 @@ def test_what_is_no_pyg_object_is_refused(small_graph: Graph) -> None:
 def test_values_to_be_estimated_are_refused(small_graph: Graph) -> None:
     with pytest.raises(DataError, match=r"PyG data pyg: y should hold integer class numbers.*regression"):
         from_pyg(to_data(small_graph, y=torch.full((60,), 0.5)))
+
+
+def test_int32_edges_are_taken_and_reverse_edges_added(small_graph: Graph) -> None:
+    plain = from_pyg(to_data(small_graph, edge_index=small_graph.edge_index.int()))
+    assert torch.equal(plain.edge_index, small_graph.edge_index)
+    both = from_pyg(to_data(small_graph, edge_index=torch.tensor([[0, 1], [1, 2]]).int()), add_reverse_edges=True)
+    assert both.edge_index.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
+    assert from_pyg(to_data(small_graph)).split_origin == "given"

@@ -26,6 +26,7 @@ def test_only_nodes_with_a_label_are_drawn_and_the_log_says_so(caplog: pytest.Lo
     y = torch.tensor([0, 1, -1, 0, 1, -1, 1])
     with caplog.at_level(logging.INFO):
         masks = labelled_masks(y, 0.6, 0.2, seed=3, where="papers")
+    assert masks.pop("split_origin") == "random, seed 3"
     used = torch.stack(list(masks.values())).any(dim=0)
     assert torch.equal(used, y >= 0)
     assert "papers has no split" in caplog.text

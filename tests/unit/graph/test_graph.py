@@ -1,13 +1,15 @@
 """A Graph that exists is sound: every wrong field is refused with its name, what it held and what to do."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from laconic.errors import DataError
-from laconic.graph import Graph, Shard
+from laconic.graph import Graph, GraphChange, Shard
+from laconic.graph.change import NewNodes
 
 
 def changed(graph, **fields):
@@ -59,7 +61,7 @@ BAD_FIELDS = {
         r"edge 7: 60 -> .*0 to 59|0 to 59.*edge 7",
     ),
     "edge negative": (lambda g: {"edge_index": put(g.edge_index, (1, 3), -1)}, "edge 3"),
-    "edge dtype": (lambda g: {"edge_index": g.edge_index.int()}, "int64 of shape .*got int32"),
+    "edge dtype": (lambda g: {"edge_index": g.edge_index.float()}, "integers of shape .*got float32"),
     "edge shape": (lambda g: {"edge_index": g.edge_index.t()}, r"got int64 of shape \(300, 2\)"),
     "x NaN": (lambda g: {"x": put(g.x, (4, 2), float("nan"))}, "node 4, feature 2"),
     "x infinite": (lambda g: {"x": put(g.x, (4, 2), float("inf"))}, "NaN or infinite"),
@@ -122,3 +124,44 @@ def test_a_node_with_an_id_of_its_own_is_named_by_it_too(spoil, message, small_g
 def test_a_few_nodes_of_many_classes_are_fine(small_graph):
     assert changed(small_graph, y=put(small_graph.y, 9, 171), num_classes=0).num_classes == 172
     assert changed(small_graph, y=put(small_graph.y, 9, 5000), num_classes=10**6).num_classes == 10**6
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_edges_of_any_narrow_integers_are_taken(dtype: torch.dtype, small_graph: Graph) -> None:
+    graph = dataclasses.replace(small_graph, edge_index=small_graph.edge_index.to(dtype))
+    assert torch.equal(graph.edge_index, small_graph.edge_index)
+
+
+def test_a_change_takes_int32_too() -> None:
+    edges, ids = torch.tensor([[1], [2]], dtype=torch.int32), torch.tensor([7], dtype=torch.int32)
+    nodes = NewNodes(ids=ids, x=torch.ones(1, 2))
+    change = GraphChange(add_edges=edges, remove_edges=edges, remove_nodes=ids, add_nodes=nodes)
+    for part in (change.add_edges, change.remove_edges, change.remove_nodes, change.new_ids):
+        assert part.dtype == torch.int64
+
+
+NAMES = np.array([f"node {row}" for row in range(60)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"id_names": NAMES[:59]}, "id_names should be an array of 60 texts"),
+        ({"id_names": np.arange(60)}, "id_names should be an array of 60 texts.*int64"),
+        ({"id_names": np.array(["same"] * 60)}, "id_names holds 'same' 60 times"),
+        ({"id_names": np.array([*NAMES[1:], "x" * 1025])}, "id_names holds 'xxx.*'...; an id is a text of 1 to 1024"),
+        ({"id_names": np.array([*NAMES[1:], ""])}, "id_names holds ''"),
+        ({"class_names": ("a", "b", "c")}, "there are 3 class_names, but num_classes is 4"),
+        ({"class_names": ("a", "b", "c", "c")}, "class_names should be different texts"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(small_graph: Graph, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        dataclasses.replace(small_graph, **fields)
+
+
+def test_errors_name_a_node_by_its_text(small_graph: Graph) -> None:
+    x = small_graph.x.clone()
+    x[3, 1] = float("nan")
+    with pytest.raises(DataError, match=r"the first at node 3 \(id node 3\)"):
+        dataclasses.replace(small_graph, x=x, id_names=NAMES)

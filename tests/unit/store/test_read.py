@@ -140,8 +140,8 @@ def altered(folder: Path, change: Callable[[dict], object]) -> Path:
         (lambda fields: fields.pop("checksum"), "has been altered"),
         (lambda fields: fields.update(num_nodes=61), "has been altered"),
         (lambda fields: fields.pop("format_version"), "has no format_version"),
-        (lambda fields: fields.update(format_version=2), "format version 2, newer than the 1"),
-        (lambda fields: fields.update(format_version=0), "format version 0, older than the 1"),
+        (lambda fields: fields.update(format_version=3), "format version 3, newer than those"),
+        (lambda fields: fields.update(format_version=0), "format version 0, older than those"),
     ],
 )
 def test_an_altered_manifest_is_refused_by_key(folder: Path, change: Callable[[dict], object], said: str) -> None:
