@@ -6,12 +6,21 @@ from collections.abc import Callable
 
 import typer
 
-from laconic.cli.console import print_error
+from laconic.cli.console import error_console, print_error
+from laconic.cli.status import working
 from laconic.errors import ConfigError
 from laconic.launch.environment import rank_environment
 from laconic.processes import num_usable_cores
+from laconic.specs import split_spec, unknown_name
+from laconic.units import format_bytes
+
+logger = logging.getLogger(__name__)
 
 RANKS_HELP = "Start so many ranks here, which share the graph. Not needed under torchrun or SLURM."
+STRATEGY_NAMES = ("auto", "single", "compressed_halo", "gradient_only", "full_graph")
+"""Those that `laconic.strategies` has, which takes seconds to load."""
+# What Python, PyTorch and PyG take in each process alone, measured; the graph and the model come on top.
+_BYTES_PER_RANK = 300 * 2**20
 
 
 def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> int:
@@ -38,7 +47,10 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
     if num_ranks > num_usable_cores():
         # They would take turns to load torch and PyG, seconds each, before the first could refuse anything. Where each
         # has a core it does so as soon as this process could, and a run that is not refused starts sooner.
-        check(num_ranks)
+        with working("Checking the settings"):
+            check(num_ranks)
+        _warn_of_shared_cores(num_ranks, num_usable_cores())
+    error_console().print(f"Starting {num_ranks} ranks")
     from laconic.launch.local import run_local_ranks
 
     # The same command again: its ranks find in their environment who they are.
@@ -46,6 +58,38 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
     raise typer.Exit(run_local_ranks(command, num_ranks, tell=print_error))
 
 
-def has_several_ranks() -> bool:
-    """Whether this process is one of several ranks."""
-    return rank_environment() is not None
+def check_strategy_name(strategy: str, num_ranks: int | None) -> None:
+    """Raises ConfigError for a strategy that is not there, or not for so many ranks; loads nothing.
+
+    Args:
+        num_ranks: what --ranks says; None where others started the ranks, or there is one.
+    """
+    name = split_spec(strategy, family="strategy")[0]
+    if name not in STRATEGY_NAMES:
+        raise ConfigError(unknown_name(name, STRATEGY_NAMES, family="strategy"))
+    here = rank_environment()
+    num_ranks = num_ranks or (1 if here is None else here.num_ranks)
+    if name == "single" and num_ranks > 1:
+        raise ConfigError(
+            f"The strategy single is for one rank, but there are {num_ranks}. Use compressed_halo, which gives the "
+            f"same result on several."
+        )
+
+
+def num_ranks_here() -> int:
+    """Returns of how many ranks this process is one."""
+    here = rank_environment()
+    return 1 if here is None else here.num_ranks
+
+
+def _warn_of_shared_cores(num_ranks: int, num_cores: int) -> None:
+    cores = "one core" if num_cores == 1 else f"{num_cores} cores"
+    logger.warning(
+        "%s ranks share %s and take turns: starting them, and each epoch, takes longer than on %s. Each needs about %s "
+        "of memory before it has any of the graph, %s for all.",
+        num_ranks,
+        cores,
+        "one rank" if num_cores == 1 else f"{num_cores} ranks",
+        format_bytes(_BYTES_PER_RANK),
+        format_bytes(num_ranks * _BYTES_PER_RANK),
+    )
