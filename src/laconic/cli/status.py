@@ -10,15 +10,14 @@ Elsewhere than on a terminal the first text is printed at once, and another one 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.text import Text
 
 from laconic.cli.console import one_error_console
-
-if TYPE_CHECKING:
-    from rich.status import Status as Spinner
 
 LOADING = "Loading PyTorch and PyTorch Geometric"
 _LONG_SECONDS = 2.0
@@ -32,24 +31,25 @@ class Status:
         self._console = console
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._is_first = True
-        self._spinner: Spinner | None = None
+        self._line: Live | None = None
         self._timer: threading.Timer | None = None
 
     def tell(self, text: str) -> None:
         """Shows `text` instead of what was shown before."""
-        if self._is_live and self._spinner is not None:
-            self._spinner.update(Text(text))
+        if self._is_live and self._line is not None:
+            self._line.update(Spinner("dots", Text(text)))
         elif self._is_live:
-            self._spinner = self._console.status(Text(text))
-            self._spinner.start()
+            self._line = Live(Spinner("dots", Text(text)), console=self._console, transient=True)
+            # What follows may not give the thread that draws it a chance for a while.
+            self._line.start(refresh=True)
         else:
             self._print_if_long(text)
 
     def stop(self) -> None:
         """Takes the line away; `tell` may begin again."""
-        if self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -92,8 +92,6 @@ def train(
         check_strategy_name(strategy, ranks)
     rank = share_among_ranks(ranks, check)
     with working(LOADING) if rank == 0 else nullcontext() as status:
-        # Before ranks wait for each other and load the graph.
-        check(num_ranks_here())
         summary = _run(layers(), resume, status)
     if rank == 0:
         _print_summary(summary)
@@ -114,12 +112,16 @@ def _run(layers: "list[Layer]", resume: Path | None, status: Status | None) -> "
     from laconic.trainer import resume as resume_run
     from laconic.trainer import start
     from laconic.trainer.config_file import resolve
+    from laconic.trainer.early_checks import check_strategy
     from laconic.trainer.progress import choose_display
 
     display = choose_display(error_console(), status)
     if resume is not None:
         return resume_run(resume, layers, display=display)
-    return start(resolve(layers), display=display)
+    config = resolve(layers)
+    # Before ranks wait for each other and load the graph.
+    check_strategy(config, num_ranks_here())
+    return start(config, display=display)
 
 
 def _layers(
@@ -142,8 +144,9 @@ def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _print_settings(model: str, strategy: str | None) -> None:
-    from laconic.specs import split_spec
-    from laconic.trainer.settings import list_settings, list_strategy_settings
+    with working(LOADING):
+        from laconic.specs import split_spec
+        from laconic.trainer.settings import list_settings, list_strategy_settings
 
     _print_setting_table(list_settings(split_spec(model, family="model")[0]))
     if strategy is None:

@@ -21,7 +21,7 @@ def check_start(layers: Sequence[Layer], num_ranks: int) -> None:
     """Raises what ranks that start with these settings would refuse."""
     config = resolve(layers)
     check_target(config)
-    _check_strategy(config, num_ranks)
+    check_strategy(config, num_ranks)
     _check_data(config.data.source, num_ranks)
 
 
@@ -32,7 +32,7 @@ def check_resume(path: Path, layers: Sequence[Layer], num_ranks: int) -> None:
     config = continued_config(folder, layers)
     if config.training.strategy != "single":
         # A run on one rank goes on on several with what auto stands for there.
-        _check_strategy(config, num_ranks)
+        check_strategy(config, num_ranks)
     _check_data(config.data.source, num_ranks)
     Checkpoints(folder.checkpoints_path).load("last")
 
@@ -45,7 +45,8 @@ def check_predict(path: Path, out: Path, *, source: str | None, which: Which, nu
     Checkpoints(folder.checkpoints_path).load(which)
 
 
-def _check_strategy(config: Config, num_ranks: int) -> None:
+def check_strategy(config: Config, num_ranks: int) -> None:
+    """Raises ConfigError, alike on all ranks, for a strategy that cannot train with these settings on so many."""
     training = replace(config.training, strategy=strategy_for(config.training.strategy, num_ranks))
     strategy = parse_strategy(training.strategy)
     strategy.check_ranks(num_ranks)

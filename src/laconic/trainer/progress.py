@@ -43,8 +43,7 @@ class NoStatus:
 class Display(ABC):
     """Shows how a run goes on."""
 
-    @abstractmethod
-    def phase(self, text: str) -> None:
+    def phase(self, text: str) -> None:  # noqa: B027
         """Says what is under way, such as "Loading cora.npz", until the next phase or epoch is shown; "" ends it."""
 
     @abstractmethod
@@ -55,8 +54,7 @@ class Display(ABC):
     def show(self, record: EpochRecord) -> None:
         """Shows a finished epoch."""
 
-    @abstractmethod
-    def show_traffic(self, traffic: Traffic) -> None:
+    def show_traffic(self, traffic: Traffic) -> None:  # noqa: B027
         """Shows what all ranks received up to now."""
 
     @abstractmethod
@@ -68,16 +66,10 @@ class Display(ABC):
 class Silent(Display):
     """Shows nothing."""
 
-    def phase(self, text: str) -> None:
-        pass
-
     def start(self, *, done: int, total: int, metric: str) -> None:
         pass
 
     def show(self, record: EpochRecord) -> None:
-        pass
-
-    def show_traffic(self, traffic: Traffic) -> None:
         pass
 
     def stop(self) -> None:
