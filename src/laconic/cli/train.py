@@ -179,8 +179,9 @@ def _print_summary(summary: "Summary") -> None:
             if score is not None:
                 table.add_row(f"{split} {summary.metric}", f"{score:.4f}")
     table.add_row("Time per epoch", f"{format_seconds(summary.seconds_per_epoch)}, evaluations not counted")
-    evaluations = f"{summary.num_evaluations}, {format_seconds(summary.evaluation_seconds)} each"
-    table.add_row("Evaluations", evaluations)
+    if summary.num_evaluations:
+        each = format_seconds(summary.evaluation_seconds)
+        table.add_row("Evaluations", f"{summary.num_evaluations}, {each} each")
     if summary.wait_share > 0:
         table.add_row("Waiting for batches", f"{summary.wait_share:.0%} of the time")
     table.add_row("Strategy", summary.strategy)

@@ -55,7 +55,7 @@ class TrainingConfig:
     """The score: accuracy, micro_f1, roc_auc, or auto: accuracy for one class per node, micro_f1 for several labels."""
     evaluate_every: int | Literal["auto"] = "auto"
     """Epochs between scores; the last epoch always has one, also where training stops early. auto: a twentieth of the
-    epochs, and 5 at least; with patience, so few that at least four scores fall into it."""
+    epochs, from 5 to 20; with patience, so few that at least four scores fall into it."""
     patience: int = 0
     """Epochs without a better validation score after which training stops; 0 never stops early."""
     seed: int = 0
@@ -94,7 +94,7 @@ class TrainingConfig:
         """
         if self.evaluate_every != "auto":
             return self.evaluate_every
-        interval = max(5, self.epochs // 20)
+        interval = min(20, max(5, self.epochs // 20))
         return min(interval, max(1, self.patience // 4)) if self.patience else interval
 
 

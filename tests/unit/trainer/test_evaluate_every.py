@@ -8,9 +8,10 @@ import torch
 from tests.unit.trainer.test_ranks import config_at
 from torch_geometric.nn import GCN
 
-from laconic.errors import ConfigError
+from laconic.errors import CheckpointError, ConfigError
 from laconic.records import EpochRecord, read_records
-from laconic.trainer import TrainingConfig, resume, start
+from laconic.trainer import TrainingConfig, loop, resume, start
+from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.config_file import parse_override, resolve
 
 
@@ -32,7 +33,17 @@ def scored_in(folder):
 
 @pytest.mark.parametrize(
     ("epochs", "patience", "interval"),
-    [(1, 0, 5), (20, 0, 5), (119, 0, 5), (200, 0, 10), (1000, 0, 50), (200, 20, 5), (200, 3, 1), (200, 100, 10)],
+    [
+        (1, 0, 5),
+        (20, 0, 5),
+        (119, 0, 5),
+        (200, 0, 10),
+        (400, 0, 20),
+        (10**6, 0, 20),
+        (200, 20, 5),
+        (200, 3, 1),
+        (200, 100, 10),
+    ],
 )
 def test_the_interval_follows_from_the_epochs_and_leaves_patience_some_scores(epochs, patience, interval):
     assert TrainingConfig(epochs=epochs, patience=patience).evaluation_interval == interval
@@ -67,6 +78,21 @@ def test_a_run_that_goes_on_for_longer_keeps_the_interval_that_it_began_with(tmp
     layers = [{"training": {"epochs": 200, "evaluate_every": "auto"}}]
     resume(tmp_path / "run", layers, graph=graph, model=copy.deepcopy(model))
     assert scored_in(tmp_path / "run") == list(range(5, 201, 5))
+
+
+def test_a_run_that_ended_before_its_first_score_says_how_to_predict_with_it(tmp_path, graph, model, monkeypatch):
+    plain = loop.train_step
+
+    def step(run, batch):
+        run.interrupts.signal = 15
+        return plain(run, batch)
+
+    monkeypatch.setattr(loop, "train_step", step)
+    config = config_at(tmp_path / "run", strategy="single", epochs=30, evaluate_every="auto")
+    summary = start(config, graph=graph, model=model)
+    assert (summary.ending, summary.best, summary.num_evaluations) == ("interrupted", None, 0)
+    with pytest.raises(CheckpointError, match=r"there is: last\. No epoch had a score yet: .* --checkpoint last"):
+        Checkpoints(tmp_path / "run/checkpoints").load("best")
 
 
 def test_training_stops_early_after_patience_has_seen_several_scores(tmp_path, graph, model):
