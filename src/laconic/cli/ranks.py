@@ -47,9 +47,9 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
     if num_ranks > num_usable_cores():
         # They would take turns to load torch and PyG, seconds each, before the first could refuse anything. Where each
         # has a core it does so as soon as this process could, and a run that is not refused starts sooner.
+        _warn_of_shared_cores(num_ranks, num_usable_cores())
         with working("Checking the settings"):
             check(num_ranks)
-        _warn_of_shared_cores(num_ranks, num_usable_cores())
     error_console().print(f"Starting {num_ranks} ranks")
     from laconic.launch.local import run_local_ranks
 
