@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -7,10 +8,13 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from laconic.cli.main import app
+from laconic.cli.traffic_table import print_traffic
 from laconic.records import EpochRecord, read_records
+from laconic.trainer.traffic import Traffic
 
 RUNNER = CliRunner()
 QUICK = ["--set", "run.tensorboard=false", "--threads", "1"]
@@ -216,3 +220,68 @@ def test_undirected_is_kept_in_the_settings_and_the_split_is_shown(npz, tmp_path
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "run/config.json").read_text())["data"]["undirected"] is True
     assert "Split: 30 train, 15 val, 15 test (given)" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (["--lr", "0.1"], "-s training.lr=0.1"),
+        (["--batch-size=64"], "-s training.batch_size=64"),
+        (["--hidden", "32"], "-s model.hidden=32"),
+        (["--dropout", "0.2"], "-s model.dropout=0.2"),
+        (["--tensorboard"], "-s run.tensorboard=VALUE"),
+        (["--codec", "cast"], '--strategy "compressed_halo(codec=cast)"'),
+    ],
+)
+def test_a_setting_that_is_given_as_an_option_is_shown_as_it_is_given(given, advice):
+    result = laconic("train", *given)
+    assert result.exit_code == 2
+    words = " ".join(result.stderr.replace("│", " ").split())
+    assert f"No such option: {given[0].partition('=')[0]}." in words
+    assert advice in words
+
+
+def test_an_option_that_is_nothing_at_all_gets_no_advice():
+    assert "setting:" not in laconic("train", "--colour", "red").stderr
+    assert "setting:" not in laconic("info", "--lr", "0.1").stderr
+
+
+def test_the_settings_of_a_strategy_are_listed_with_it():
+    plain, with_strategy = laconic("train", "--settings"), laconic("train", "--settings", "--strategy", "full_graph")
+    assert "link_mbit" not in plain.stdout
+    assert '--strategy "full_graph(grid=...)"' in with_strategy.stdout
+    for name in ("training.lr", "grid", "exchange", "link_mbit"):
+        assert name in with_strategy.stdout
+    assert "has no settings" in laconic("train", "--settings", "--strategy", "single").stdout
+
+
+def test_the_strategy_is_told_before_training_and_in_the_end(npz):
+    result = laconic("train", npz, "--epochs", 1, *QUICK)
+    assert "Strategy single on 1 rank, by default." in " ".join(result.stderr.split())
+    assert result.stderr.index("Strategy single") < result.stderr.index("epoch 1/1")
+    assert re.search(r"^Strategy +single", result.stdout, re.MULTILINE)
+    chosen = laconic("train", npz, "--epochs", 1, "--strategy", "single", *QUICK)
+    assert "by default" not in chosen.stderr
+
+
+def test_time_per_epoch_is_that_of_training_and_evaluations_are_told_apart(npz):
+    result = laconic("train", npz, "--epochs", 12, *QUICK)
+    assert re.search(r"^Time per epoch +\S+ m?s, evaluations not counted", result.stdout, re.MULTILINE)
+    # Of twelve epochs the fifth, the tenth and the last.
+    assert re.search(r"^Evaluations +3, \S+ m?s each", result.stdout, re.MULTILINE)
+
+
+def test_what_ranks_moved_is_a_table_beside_exact_exchange(capsys):
+    received = {"rows": 10_240, "gradients": 20_480, "evaluation": 1024, "setup": 4096}
+    exact = {"rows": 204_800, "gradients": 20_480, "evaluation": 1024}
+    print_traffic(Console(width=80), Traffic(10, received, exact))
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "Received by all ranks per epoch exact exchange share",
+        "rows 1.0 KiB 20.0 KiB 5.0%",
+        "gradients 2.0 KiB 2.0 KiB 100%",
+        "evaluation 102 B 102 B 100%",
+        "all 3.1 KiB 22.1 KiB 14%",
+        "set-up, once 4.0 KiB",
+    ]
+    print_traffic(Console(width=80), Traffic(10, {"gradients": 20_480, "refresh": 10_240}, None))
+    assert "exact" not in capsys.readouterr().out

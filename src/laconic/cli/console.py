@@ -5,9 +5,14 @@ A new Console is made on each call, because its width is that of the terminal at
 
 import logging
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.text import Text
+
+# The console on which something is kept up to date at the moment, if any.
+_in_use: list[Console] = []
 
 
 def console() -> Console:
@@ -17,7 +22,17 @@ def console() -> Console:
 
 def error_console() -> Console:
     """Returns the console for errors, notes and progress, on stderr."""
-    return Console(stderr=True, highlight=False)
+    return _in_use[-1] if _in_use else Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def one_error_console() -> Iterator[Console]:
+    """Inside, `error_console` gives this one, so that lines go above what is kept up to date on it."""
+    _in_use.append(error_console())
+    try:
+        yield _in_use[-1]
+    finally:
+        _in_use.pop()
 
 
 def print_error(message: str) -> None:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.cli.console import console
+from laconic.cli.status import LOADING, working
 from laconic.units import format_count
 
 if TYPE_CHECKING:
@@ -30,10 +31,11 @@ def datasets() -> None:
     laconic train "sbm(nodes=5000, homophily=0.6)"
     ```
     """
-    from laconic.datasets import available
+    with working(LOADING):
+        from laconic.datasets import available
 
+        entries = available()
     out = console()
-    entries = available()
     out.print("Built in", style="bold")
     out.print(_generator_table([entry for entry in entries if entry.kind == "generator"]))
     out.print()

@@ -3,6 +3,7 @@
 import typer
 
 from laconic.cli.console import console
+from laconic.cli.status import LOADING, working
 
 
 def info(
@@ -22,19 +23,25 @@ def info(
     laconic info cora.npz
     ```
     """
-    from laconic.cli.store_table import print_graph, print_store
-    from laconic.datasets import load
-    from laconic.errors import ConfigError
-    from laconic.graph.stats import GraphStats
-    from laconic.store import looks_like_store, open_store
+    with working(LOADING):
+        from laconic.cli.store_table import print_graph, print_store
+        from laconic.datasets import load
+        from laconic.errors import ConfigError
+        from laconic.graph.stats import GraphStats
+        from laconic.store import looks_like_store, open_store
 
     if looks_like_store(what):
-        store = open_store(what, verify=verify)
-        store.check_sizes()
+        with working(f"Reading every file of {what}" if verify else f"Opening {what}"):
+            store = open_store(what, verify=verify)
+            store.check_sizes()
         print_store(console(), store, all_parts=all_parts)
         if verify:
             console().print("Every file holds what was written.", style="green")
         return
     if verify:
         raise ConfigError(f"--verify checks a store, and {what} is none: it has no manifest.json.")
-    print_graph(console(), GraphStats.of(load(what)))
+    with working(f"Loading {what}") as status:
+        graph = load(what)
+        status.tell("Counting degrees and components")
+        stats = GraphStats.of(graph)
+    print_graph(console(), stats)

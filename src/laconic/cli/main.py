@@ -22,12 +22,15 @@ from laconic.cli.info import info
 from laconic.cli.lab import lab
 from laconic.cli.partition import partition
 from laconic.cli.predict import predict
+from laconic.cli.setting_advice import advise_setting
 from laconic.cli.train import train
 from laconic.errors import LaconicError
 from laconic.launch.last_words import leave_last_words
 from laconic.processes import leave
 from laconic.units import format_bytes
 
+# Typer shows it by its members only.
+_UsageError: Any = typer.BadParameter.__base__
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -42,11 +45,15 @@ class _Verbs(TyperGroup):
             own, rest = args[: args.index("--")], args[args.index("--") :]
         if "--debug" in own:
             own = ["--debug", *(argument for argument in own if argument != "--debug")]
+        self._arguments = own
         return super().parse_args(ctx, own + rest)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except _UsageError as error:
+            self._add_advice(error)
+            raise
         except LaconicError as error:
             _explain(str(error), ctx.params["debug"])
         except OSError as error:
@@ -62,6 +69,13 @@ class _Verbs(TyperGroup):
             error_console().print("Interrupted.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         raise typer.Exit(EXIT_USER_ERROR)
+
+    def _add_advice(self, error: Any) -> None:
+        option = getattr(error, "option_name", None)
+        if option is not None and error.ctx is not None and error.ctx.info_name == train.__name__:
+            advice = advise_setting(option, self._arguments)
+            if advice is not None:
+                error.message, error.possibilities = f"{error.message}. {advice}", None
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -90,7 +104,6 @@ app = typer.Typer(
     cls=_Verbs,
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

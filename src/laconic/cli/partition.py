@@ -2,14 +2,14 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import typer
-from rich.text import Text
 
-from laconic.cli.console import console, error_console
+from laconic.cli.console import console
+from laconic.cli.status import LOADING, working
 from laconic.units import format_bytes, format_count, format_seconds
 
 
@@ -45,22 +45,23 @@ def partition(
     laconic partition data/papers --parts 4 store/papers --undirected
     ```
     """
-    from laconic.cli.store_table import print_store
-    from laconic.datasets import load
-    from laconic.datasets import undirected as with_reverse_edges
-    from laconic.errors import ConfigError
-    from laconic.partitioners import PARTITIONERS, assign_parts
-    from laconic.specs import format_spec, parse_spec
-    from laconic.store import check_target, looks_like_store, open_store, write_store
-    from laconic.store.layout import check_features_dtype
-    from laconic.store.reorder import check_reorder
+    with working(LOADING):
+        from laconic.cli.store_table import print_store
+        from laconic.datasets import load
+        from laconic.datasets import undirected as with_reverse_edges
+        from laconic.errors import ConfigError
+        from laconic.partitioners import PARTITIONERS, assign_parts
+        from laconic.specs import format_spec, parse_spec
+        from laconic.store import check_target, looks_like_store, open_store, write_store
+        from laconic.store.layout import check_features_dtype
+        from laconic.store.reorder import check_reorder
 
     # All that can be wrong is found before the long work begins.
     partitioner = parse_spec(how, PARTITIONERS, family="partitioner")
     order, stored_as = check_reorder(reorder), check_features_dtype(features)
     check_target(out, overwrite=overwrite)
     started = time.perf_counter()
-    with _working(f"Loading {data}"):
+    with working(f"Loading {data}"):
         if looks_like_store(data):
             graph = open_store(data).to_graph()
             graph = with_reverse_edges(graph) if undirected else graph
@@ -72,9 +73,9 @@ def partition(
             f"Give --parts {graph.num_nodes} or fewer."
         )
     spec = format_spec(partitioner, PARTITIONERS)
-    with _working(f"Dividing {format_count(graph.num_nodes)} nodes into {parts} parts with {spec}"):
+    with working(f"Dividing {format_count(graph.num_nodes)} nodes into {parts} parts with {spec}"):
         assigned = assign_parts(graph, partitioner, parts, seed=seed)
-    with _working(f"Writing {out}") as update, _ended_like_interrupted():
+    with working(f"Writing {out}") as status, _ended_like_interrupted():
         write_store(
             graph,
             assigned,
@@ -84,7 +85,7 @@ def partition(
             reorder=order,
             provenance={"source": data, "partitioner": spec, "seed": seed, "undirected": str(undirected).lower()},
             overwrite=overwrite,
-            progress=lambda done, total: update(f"Writing {out}: chunk {done} of {total}"),
+            progress=lambda done, total: status.tell(f"Writing {out}: chunk {done} of {total}"),
         )
     store = open_store(out)
     print_store(console(), store)
@@ -100,15 +101,3 @@ def _ended_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _working(message: str) -> Iterator[Callable[[str], None]]:
-    """Shows `message` while the block runs, and gives what changes it; elsewhere than on a terminal, prints it once."""
-    out = error_console()
-    if not out.is_terminal:
-        out.print(message, markup=False, soft_wrap=True)
-        yield lambda _: None
-        return
-    with out.status(Text(message)) as status:
-        yield lambda newer: status.update(Text(newer))

@@ -1,5 +1,6 @@
 """The verb `predict`: a run folder in, a file of predictions out."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, cast
 
@@ -7,6 +8,7 @@ import typer
 
 from laconic.cli.console import console
 from laconic.cli.ranks import RANKS_HELP, load_trainer, share_among_ranks
+from laconic.cli.status import LOADING, working
 from laconic.errors import ConfigError
 from laconic.units import format_count
 
@@ -45,16 +47,19 @@ def predict(
 
     which = cast(Literal["best", "last"], checkpoint)
     rank = share_among_ranks(ranks, check)
-    load_trainer()
-    from laconic.trainer.predict import check_output, write_predictions
-    from laconic.trainer.predict import predict as predict_run
+    with working(LOADING) if rank == 0 else nullcontext() as status:
+        load_trainer()
+        from laconic.trainer.predict import check_output, write_predictions
+        from laconic.trainer.predict import predict as predict_run
 
-    if rank == 0:
-        check_output(out)
-    predictions = predict_run(run_folder, source=data, which=which)
-    if rank > 0:
-        return
-    write_predictions(predictions, out)
+        if status is not None:
+            check_output(out)
+            status.tell(f"Loading the graph, and predicting with {run_folder}")
+        predictions = predict_run(run_folder, source=data, which=which)
+        if status is None:
+            return
+        status.tell(f"Writing {out}")
+        write_predictions(predictions, out)
     console().print(
         f"Wrote {out}: {format_count(len(predictions.node_ids))} nodes, by the model of epoch {predictions.epoch}.",
         markup=False,

@@ -7,11 +7,21 @@ from collections.abc import Callable
 import typer
 
 from laconic.cli.console import print_error
+from laconic.cli.status import working
 from laconic.errors import ConfigError
 from laconic.launch.environment import rank_environment
 from laconic.launch.template import can_be_template, loading, loading_for_ranks
+from laconic.processes import num_usable_cores
+from laconic.specs import split_spec, unknown_name
+from laconic.units import format_bytes
+
+logger = logging.getLogger(__name__)
 
 RANKS_HELP = "Start so many ranks here, which share the graph. Not needed under torchrun or SLURM."
+STRATEGY_NAMES = ("auto", "single", "compressed_halo", "gradient_only", "full_graph")
+"""Those that `laconic.strategies` has, which takes seconds to load."""
+# What Python, PyTorch and PyG take in each process alone, measured; the graph and the model come on top.
+_BYTES_PER_RANK = 300 * 2**20
 
 
 def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> int:
@@ -35,9 +45,11 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
         return 0
     if num_ranks < 1:
         raise ConfigError(f"--ranks should be 1 or more; got {num_ranks}.")
+    if num_ranks > num_usable_cores():
+        _warn_of_shared_cores(num_ranks, num_usable_cores())
     # What all ranks need is loaded here, and refused here: they begin as copies of this process.
     is_template = can_be_template()
-    with loading_for_ranks(num_ranks):
+    with working(f"Loading PyTorch and PyG for {num_ranks} ranks"), loading_for_ranks(num_ranks):
         check(num_ranks)
         from laconic.kernels.compile import load_compiler
 
@@ -51,12 +63,44 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
     raise typer.Exit(run_local_ranks(command, num_ranks, loaded=loaded, tell=print_error))
 
 
-def has_several_ranks() -> bool:
-    """Whether this process is one of several ranks."""
-    return rank_environment() is not None
-
-
 def load_trainer() -> None:
     """Imports what training and predicting take: seconds, the first time."""
     with loading():
         import laconic.trainer.early_checks  # noqa: F401
+
+
+def check_strategy_name(strategy: str, num_ranks: int | None) -> None:
+    """Raises ConfigError for a strategy that is not there, or not for so many ranks; loads nothing.
+
+    Args:
+        num_ranks: what --ranks says; None where others started the ranks, or there is one.
+    """
+    name = split_spec(strategy, family="strategy")[0]
+    if name not in STRATEGY_NAMES:
+        raise ConfigError(unknown_name(name, STRATEGY_NAMES, family="strategy"))
+    here = rank_environment()
+    num_ranks = num_ranks or (1 if here is None else here.num_ranks)
+    if name == "single" and num_ranks > 1:
+        raise ConfigError(
+            f"The strategy single is for one rank, but there are {num_ranks}. Use compressed_halo, which gives the "
+            f"same result on several."
+        )
+
+
+def num_ranks_here() -> int:
+    """Returns of how many ranks this process is one."""
+    here = rank_environment()
+    return 1 if here is None else here.num_ranks
+
+
+def _warn_of_shared_cores(num_ranks: int, num_cores: int) -> None:
+    cores = "one core" if num_cores == 1 else f"{num_cores} cores"
+    logger.warning(
+        "%s ranks share %s and take turns: starting them, and each epoch, takes longer than on %s. Each needs about %s "
+        "of memory before it has any of the graph, %s for all.",
+        num_ranks,
+        cores,
+        "one rank" if num_cores == 1 else f"{num_cores} ranks",
+        format_bytes(_BYTES_PER_RANK),
+        format_bytes(num_ranks * _BYTES_PER_RANK),
+    )

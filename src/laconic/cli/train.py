@@ -1,5 +1,6 @@
 """The verb `train`: a graph and a model in, a run folder out."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.cli.console import console, error_console
-from laconic.cli.ranks import RANKS_HELP, has_several_ranks, load_trainer, share_among_ranks
+from laconic.cli.ranks import RANKS_HELP, check_strategy_name, load_trainer, num_ranks_here, share_among_ranks
+from laconic.cli.status import LOADING, Status, working
+from laconic.cli.traffic_table import print_traffic
 from laconic.errors import ConfigError
-from laconic.units import format_bytes, format_count, format_seconds
+from laconic.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from laconic.trainer import Summary
     from laconic.trainer.config_file import Layer
+    from laconic.trainer.settings import Setting
 
 
 def train(
@@ -46,7 +50,7 @@ def train(
         False, "--undirected", help="Add the reverse of each edge, for an undirected graph whose edges are listed once."
     ),
     list_settings: bool = typer.Option(
-        False, "--settings", help="List every setting that --set takes, for this --model, and exit."
+        False, "--settings", help="List every setting that --set takes, for this --model and --strategy, and exit."
     ),
 ) -> None:
     """Trains a model for node classification, on one machine or many, and shows what it learned.
@@ -66,7 +70,7 @@ def train(
     ```
     """
     if list_settings:
-        _print_settings(model or "gcn")
+        _print_settings(model or "gcn", strategy)
         return
     if resume is not None and name is not None:
         raise ConfigError("--name is for a new run and --resume for an old one: give one of them.")
@@ -76,20 +80,23 @@ def train(
         "run": {"folder": None if name is None else str(name), "threads": threads},
     }
 
-    def layers(num_ranks: int) -> "list[Layer]":
-        return _layers(flags, model, config, settings, with_strategy=num_ranks > 1 and resume is None)
+    def layers() -> "list[Layer]":
+        return _layers(flags, model, config, settings)
 
     def check(num_ranks: int) -> None:
         from laconic.trainer.early_checks import check_resume, check_start
 
         if resume is None:
-            check_start(layers(num_ranks), num_ranks)
+            check_start(layers(), num_ranks)
         else:
-            check_resume(resume, layers(num_ranks), num_ranks)
+            check_resume(resume, layers(), num_ranks)
 
+    if strategy is not None:
+        check_strategy_name(strategy, ranks)
     rank = share_among_ranks(ranks, check)
-    load_trainer()
-    summary = _run(layers(2 if has_several_ranks() else 1), resume)
+    with working(LOADING) if rank == 0 else nullcontext() as status:
+        load_trainer()
+        summary = _run(layers(), resume, status)
     if rank == 0:
         _print_summary(summary)
     if summary.ending == "interrupted":
@@ -105,16 +112,20 @@ def train(
         raise typer.Exit(128 + (summary.signal or 0))
 
 
-def _run(layers: "list[Layer]", resume: Path | None) -> "Summary":
+def _run(layers: "list[Layer]", resume: Path | None, status: Status | None) -> "Summary":
     from laconic.trainer import resume as resume_run
     from laconic.trainer import start
     from laconic.trainer.config_file import resolve
+    from laconic.trainer.early_checks import check_strategy
     from laconic.trainer.progress import choose_display
 
-    display = choose_display(error_console())
+    display = choose_display(error_console(), status)
     if resume is not None:
         return resume_run(resume, layers, display=display)
-    return start(resolve(layers), display=display)
+    config = resolve(layers)
+    # Before ranks wait for each other and load the graph.
+    check_strategy(config, num_ranks_here())
+    return start(config, display=display)
 
 
 def _layers(
@@ -122,16 +133,12 @@ def _layers(
     model: str | None,
     config: Path | None,
     settings: list[str],
-    *,
-    with_strategy: bool,
 ) -> "list[Layer]":
     from laconic.trainer.config_file import merge, model_layer, parse_override, read_layer
 
     models = [model_layer(model)] if model is not None else []
     given = merge([_given(flags), *models, *(parse_override(setting) for setting in settings)])
-    layers = [read_layer(config), given] if config is not None else [given]
-    # Below all that was asked for.
-    return [{"training": {"strategy": "compressed_halo"}}, *layers] if with_strategy else layers
+    return [read_layer(config), given] if config is not None else [given]
 
 
 def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -140,12 +147,27 @@ def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _print_settings(model: str) -> None:
-    from laconic.specs import split_spec
-    from laconic.trainer.settings import list_settings
+def _print_settings(model: str, strategy: str | None) -> None:
+    with working(LOADING):
+        from laconic.specs import split_spec
+        from laconic.trainer.settings import list_settings, list_strategy_settings
 
+    _print_setting_table(list_settings(split_spec(model, family="model")[0]))
+    if strategy is None:
+        console().print("\n--settings --strategy NAME lists the settings of a strategy too.", style="dim")
+        return
+    name = split_spec(strategy, family="strategy")[0]
+    own = list_strategy_settings(name)
+    if not own:
+        console().print(f"\nThe strategy {name} has no settings.")
+        return
+    console().print(f'\nSettings of the strategy: --strategy "{name}({own[0].name}=...)"', markup=False)
+    _print_setting_table(own)
+
+
+def _print_setting_table(settings: "list[Setting]") -> None:
     table = Table("Setting", "Default", "Meaning", box=None, padding=(0, 2, 0, 0))
-    for setting in list_settings(split_spec(model, family="model")[0]):
+    for setting in settings:
         table.add_row(*map(Text, (setting.name, setting.default, setting.explanation)))
     console().print(table)
 
@@ -160,15 +182,22 @@ def _print_summary(summary: "Summary") -> None:
         for split, score in (("Train", best.train), ("Validation", best.val), ("Test", best.test)):
             if score is not None:
                 table.add_row(f"{split} {summary.metric}", f"{score:.4f}")
-    table.add_row("Time per epoch", format_seconds(summary.seconds_per_epoch))
+    table.add_row("Time per epoch", f"{format_seconds(summary.seconds_per_epoch)}, evaluations not counted")
+    if summary.num_evaluations:
+        each = format_seconds(summary.evaluation_seconds)
+        table.add_row("Evaluations", f"{summary.num_evaluations}, {each} each")
     if summary.wait_share > 0:
         table.add_row("Waiting for batches", f"{summary.wait_share:.0%} of the time")
-    if summary.num_ranks > 1 and summary.bytes_per_epoch is not None:
+    table.add_row("Strategy", summary.strategy)
+    if summary.num_ranks > 1:
         table.add_row("Ranks", str(summary.num_ranks))
-        table.add_row("Traffic per epoch", f"{format_bytes(summary.bytes_per_epoch)} received by all ranks")
     table.add_row("Parameters", format_count(summary.num_parameters))
     table.add_row("Run folder", str(summary.folder))
-    console().print(table)
+    out = console()
+    out.print(table)
+    if summary.num_ranks > 1 and summary.traffic is not None:
+        out.print()
+        print_traffic(out, summary.traffic)
 
 
 def _because(summary: "Summary") -> str:

@@ -24,4 +24,11 @@ def parse_strategy(text: str) -> Strategy:
     return parse_spec(text, STRATEGIES, family="strategy")
 
 
-__all__ = ["STRATEGIES", "Strategy", "parse_strategy"]
+def strategy_for(text: str, num_ranks: int) -> str:
+    """Returns the strategy itself, or what auto stands for: single on one rank, compressed_halo, exact, on several."""
+    if text != "auto":
+        return text
+    return "single" if num_ranks == 1 else "compressed_halo"
+
+
+__all__ = ["STRATEGIES", "Strategy", "parse_strategy", "strategy_for"]

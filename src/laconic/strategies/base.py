@@ -37,6 +37,9 @@ class Strategy(ABC):
     def expect_model(self, model: nn.Module) -> None:  # noqa: B027
         """Told before `place` what will be trained, where that is known."""
 
+    def check_ranks(self, num_ranks: int) -> None:  # noqa: B027
+        """Raises ConfigError unless it can train on so many ranks; asked before they are started."""
+
     @abstractmethod
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
         """Returns the part of the graph that this rank holds; all ranks call it together."""
@@ -154,3 +157,7 @@ class Strategy(ABC):
         Rows of epoch 0 are what comes once, rows of `epoch` what that epoch costs with one step and one evaluation, the
         adding up of scores excepted. Where no schedule says otherwise, every epoch costs the same.
         """
+
+    @abstractmethod
+    def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+        """Returns what `predict_traffic` would if all rows were exchanged as they are, between the same parts."""

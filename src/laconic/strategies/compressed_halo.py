@@ -153,6 +153,9 @@ class CompressedHalo(PlacedStrategy[Placement, HaloCoder]):
         new = None if self._coder is None else self._coder.new_rows(epoch)
         return rehearsal.coded(replace(plan, new=new), epoch, measured, self.placement.communicator.rank)
 
+    def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+        return rehearse(model, self.placement).records
+
     @property
     def _members(self) -> tuple[Codec, Schedule]:
         return parse_codec(self.codec), parse_schedule(self.schedule)

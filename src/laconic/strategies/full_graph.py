@@ -91,11 +91,15 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
     def expect_model(self, model: nn.Module) -> None:
         self._model = model
 
+    def check_ranks(self, num_ranks: int) -> None:
+        if self.grid != "auto":
+            layout = parse_grid(self.grid)
+            self._check_layout(layout, layout.of(num_ranks))
+
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
         # Before anything is said, so that all ranks refuse alike.
+        self.check_ranks(communicator.num_ranks)
         layout = None if self.grid == "auto" else parse_grid(self.grid)
-        if layout is not None:
-            self._check_layout(layout, layout.of(communicator.num_ranks))
         # Blocks of shuffled nodes have alike many edges; rows that nobody needs are most where neighbours share a part.
         by_default = "metis" if self.is_sparse else "random"
         partitioner = by_default if self.partitioner == "auto" else self.partitioner
@@ -172,6 +176,10 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
         plan = self._rate_plan(cut, self._noted_exchanges(model, cut))
         measured = () if self._coder is None else self._coder.measured
         return rehearse(model, self.placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
+
+    def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+        """Returns what the same grid would move without a codec."""
+        return rehearse(model, self.placement)
 
     def _rate_plan(self, cut: GridCut, exchanges: Exchanges) -> RatePlan:
         codec, schedule = parse_codec(self.codec), parse_schedule(self.schedule)

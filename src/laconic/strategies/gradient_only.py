@@ -20,6 +20,7 @@ from laconic.halo.gradients import SharedGradients
 from laconic.halo.local_steps import LocalSteps
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.reductions import parse_reduction
+from laconic.halo.rehearsal import rehearse as rehearse_exchange
 from laconic.halo.trial import check_shared
 from laconic.isolated.buffers import combine_buffers, give_back_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
@@ -346,15 +347,11 @@ class GradientOnly(Strategy):
                 "sync_every is not predicted epoch by epoch. Set sync_every=1."
             )
         return rehearse(
-            model,
-            self._placed,
-            self._grounds,
-            self._coder,
-            epoch,
-            self.super_epochs,
-            self._num_epochs,
-            self._reduction,
+            model, self._placed, self._grounds, self._coder, epoch, self.super_epochs, self._num_epochs, self._reduction
         )
+
+    def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+        return rehearse_exchange(model, self._placed).records
 
     @property
     def _asks_for_sums(self) -> bool:

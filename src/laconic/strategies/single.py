@@ -26,12 +26,15 @@ class Single(Strategy):
     _shard: Shard | None = field(default=None, init=False, repr=False)
     _attachment: Attachment | None = field(default=None, init=False, repr=False)
 
-    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
-        if communicator.num_ranks > 1:
+    def check_ranks(self, num_ranks: int) -> None:
+        if num_ranks > 1:
             raise ConfigError(
-                f"The strategy single is for one rank, but there are {communicator.num_ranks}. Use compressed_halo, "
-                f"which gives the same result on several."
+                f"The strategy single is for one rank, but there are {num_ranks}. Use compressed_halo, which gives the "
+                f"same result on several."
             )
+
+    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
+        self.check_ranks(communicator.num_ranks)
         self._shard = Shard.whole(source if isinstance(source, Graph) else source.to_graph())
         return self._shard
 
@@ -75,4 +78,7 @@ class Single(Strategy):
         """Does nothing: between two epochs there is nothing to remember."""
 
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
+        return []
+
+    def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
         return []

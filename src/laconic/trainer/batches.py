@@ -18,7 +18,7 @@ from laconic.graph.sampling import NeighbourSampler, epoch_batches
 from laconic.specs import split_spec
 from laconic.store import Store
 from laconic.strategies import Strategy
-from laconic.trainer.config import Config
+from laconic.trainer.config import Config, TrainingConfig
 
 DEFAULT_FANOUT = 10
 
@@ -190,6 +190,33 @@ class RankBatches(Batches):
         return factors[order]
 
 
+def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int | None) -> None:
+    """Raises ConfigError unless the strategy can draw the mini-batches that the settings ask for, if any.
+
+    Args:
+        num_hops: how many hops the model looks; None where it is not known, as of a model of the user's own.
+    """
+    if not training.batch_size:
+        return
+    is_single = split_spec(training.strategy, family="strategy")[0] == "single"
+    if not strategy.draws_batches and not is_single:
+        raise ConfigError(
+            f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
+            f"graph in each step. Leave it out, or use the strategy gradient_only (without correction=sweep, "
+            f"normalise=whole, keep=sums and turns), or single on one rank."
+        )
+    fanouts = training.fanouts
+    if not fanouts and num_hops is None:
+        raise ConfigError(
+            "training.batch_size is set, but how many hops a model of your own looks is not known. Set "
+            "training.fanouts to one number per convolution, such as [10, 10]."
+        )
+    if fanouts and num_hops is not None and len(fanouts) != num_hops:
+        raise ConfigError(
+            f"training.fanouts should have one number per hop of the model, {num_hops}; got {list(fanouts)}."
+        )
+
+
 def choose_batches(
     config: Config,
     data: Graph | Store,
@@ -203,27 +230,9 @@ def choose_batches(
     training = config.training
     if not training.batch_size:
         return WholeGraph(shard, strategy.num_train)
-    is_single = split_spec(training.strategy, family="strategy")[0] == "single"
-    if not strategy.draws_batches and not (is_single and isinstance(data, Graph)):
-        raise ConfigError(
-            f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
-            f"graph in each step. Leave it out, or use the strategy gradient_only (without correction=sweep, "
-            f"normalise=whole, keep=sums and turns), or single on one rank."
-        )
-    fanouts = training.fanouts
-    if not fanouts:
-        if is_own_model:
-            raise ConfigError(
-                "training.batch_size is set, but how many hops a model of your own looks is not known. Set "
-                "training.fanouts to one number per convolution, such as [10, 10]."
-            )
-        # A model that looks at no neighbour gets one that it does not look at.
-        fanouts = (DEFAULT_FANOUT,) * config.model.num_hops or (1,)
-    elif not is_own_model and len(fanouts) != config.model.num_hops:
-        raise ConfigError(
-            f"training.fanouts should have one number per hop of the model, {config.model.num_hops}; got "
-            f"{list(fanouts)}."
-        )
+    check_batches(training, strategy, num_hops=None if is_own_model else config.model.num_hops)
+    # A model that looks at no neighbour gets one that it does not look at.
+    fanouts = training.fanouts or (DEFAULT_FANOUT,) * config.model.num_hops or (1,)
     if strategy.draws_batches:
         return RankBatches(
             strategy,

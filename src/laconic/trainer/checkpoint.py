@@ -68,7 +68,10 @@ class Checkpoints:
         names = self._index()
         if which not in names:
             choices = ", ".join(names) or "none"
-            raise CheckpointError(f"{self._index_path} names no {which} checkpoint; there is: {choices}.")
+            advice = ""
+            if which == "best" and "last" in names:
+                advice = " No epoch had a score yet: go on with --resume, or predict with --checkpoint last."
+            raise CheckpointError(f"{self._index_path} names no {which} checkpoint; there is: {choices}.{advice}")
         return read_snapshot(self.folder / names[which])
 
     @property

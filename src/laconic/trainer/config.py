@@ -7,6 +7,7 @@ Settings come from, each over the one before: the defaults here, a TOML file (`-
     Config(data=DataConfig(source="cora"), model=parse_model("gcn(hidden=16)"))
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Literal, final
@@ -35,8 +36,9 @@ class DataConfig:
 class TrainingConfig:
     """How the model learns. Every field here changes the result."""
 
-    strategy: str = "single"
-    """How ranks learn together."""
+    strategy: str = "auto"
+    """How ranks learn together: single, compressed_halo, gradient_only or full_graph, with settings of its own; auto:
+    single on one rank and compressed_halo, which is exact too, on several."""
     epochs: int = 200
     """Passes over the training nodes. The only field here that a resumed run may change: it may grow."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
@@ -53,8 +55,9 @@ class TrainingConfig:
     """Neighbours drawn per node at each hop from the batch, the nearest first; -1 draws all. Empty: 10 at each hop."""
     metric: Literal["auto", "accuracy", "micro_f1", "roc_auc"] = "auto"
     """The score: accuracy, micro_f1, roc_auc, or auto: accuracy for one class per node, micro_f1 for several labels."""
-    evaluate_every: int = 1
-    """Epochs between scores; the last epoch always has one, also where training stops early."""
+    evaluate_every: int | Literal["auto"] = "auto"
+    """Epochs between scores; the last epoch always has one, also where training stops early. auto: a twentieth of the
+    epochs, from 5 to 20; with patience, so few that at least four scores fall into it."""
     patience: int = 0
     """Epochs without a better validation score after which training stops; 0 never stops early."""
     seed: int = 0
@@ -63,7 +66,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _check_at_least("training.epochs", self.epochs, 1)
         _check_at_least("training.batch_size", self.batch_size, 0)
-        _check_at_least("training.evaluate_every", self.evaluate_every, 1)
+        if self.evaluate_every != "auto":
+            _check_at_least("training.evaluate_every", self.evaluate_every, 1)
         _check_at_least("training.patience", self.patience, 0)
         _check_at_least("training.seed", self.seed, 0)
         if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
@@ -81,6 +85,19 @@ class TrainingConfig:
                 f"training.fanouts is {list(self.fanouts)}, but training.batch_size is 0: the whole graph is trained "
                 f"on at once and nothing is drawn. Set training.batch_size, or leave fanouts out."
             )
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Epochs between scores: `evaluate_every`, or the number that auto stands for.
+
+        It does not depend on the number of ranks: the best epoch is chosen among the same ones on one and on many.
+        An evaluation moves half of the rows of an exact step: every 5 epochs it is at most 1/11 of an exact run's
+        traffic (docs/decisions/0006-training-defaults.md).
+        """
+        if self.evaluate_every != "auto":
+            return self.evaluate_every
+        interval = min(20, max(5, self.epochs // 20))
+        return min(interval, max(1, self.patience // 4)) if self.patience else interval
 
 
 @final
@@ -114,6 +131,12 @@ class Config:
     model: ModelSpec = field(default_factory=Gcn)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+
+def with_fixed_interval(config: Config) -> Config:
+    """Returns the settings with a number for `training.evaluate_every`, which a resumption with more epochs keeps."""
+    training = dataclasses.replace(config.training, evaluate_every=config.training.evaluation_interval)
+    return dataclasses.replace(config, training=training)
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:

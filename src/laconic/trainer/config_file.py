@@ -129,6 +129,14 @@ def _build(cls: type[Any], values: Mapping[str, Any], section: str, family: str)
 
 def _coerce(value: Any, hint: Any, name: str) -> Any:
     """Returns `value` as the field's type, or raises ConfigError saying which values it takes."""
+    if typing.get_origin(hint) is typing.Union:
+        # A number, or one of a few words.
+        number, words = typing.get_args(hint)
+        if value in typing.get_args(words):
+            return value
+        if isinstance(value, str):
+            raise ConfigError(f"{name} should be a number or {' or '.join(typing.get_args(words))}; got {value!r}.")
+        return _coerce(value, number, name)
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
         if value in choices:

@@ -1,13 +1,16 @@
 """What can be refused before ranks are started: settings, names and paths. Ranks check it again, and the rest."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from laconic.datasets import check_source
 from laconic.errors import ConfigError
 from laconic.store import looks_like_store, open_store
-from laconic.strategies import parse_strategy
+from laconic.strategies import parse_strategy, strategy_for
+from laconic.trainer.batches import check_batches
 from laconic.trainer.checkpoint import Checkpoints, Which
+from laconic.trainer.config import Config
 from laconic.trainer.config_file import Layer, resolve
 from laconic.trainer.data import check_undirected
 from laconic.trainer.predict import check_output
@@ -19,7 +22,7 @@ def check_start(layers: Sequence[Layer], num_ranks: int) -> None:
     """Raises what ranks that start with these settings would refuse."""
     config = resolve(layers)
     check_target(config)
-    parse_strategy(config.training.strategy)
+    check_strategy(config, num_ranks)
     check_undirected(config.data.source, config.data.undirected)
     _check_data(config.data.source, num_ranks)
 
@@ -28,7 +31,11 @@ def check_resume(path: Path, layers: Sequence[Layer], num_ranks: int) -> None:
     """Raises what ranks that resume this run would refuse."""
     folder = RunFolder.open(path)
     folder.check_is_writable()
-    _check_data(continued_config(folder, layers).data.source, num_ranks)
+    config = continued_config(folder, layers)
+    if config.training.strategy != "single":
+        # A run on one rank goes on on several with what auto stands for there.
+        check_strategy(config, num_ranks)
+    _check_data(config.data.source, num_ranks)
     Checkpoints(folder.checkpoints_path).load("last")
 
 
@@ -38,6 +45,14 @@ def check_predict(path: Path, out: Path, *, source: str | None, which: Which, nu
     folder = RunFolder.open(path)
     _check_data(source or folder.config().data.source, num_ranks)
     Checkpoints(folder.checkpoints_path).load(which)
+
+
+def check_strategy(config: Config, num_ranks: int) -> None:
+    """Raises ConfigError, alike on all ranks, for a strategy that cannot train with these settings on so many."""
+    training = replace(config.training, strategy=strategy_for(config.training.strategy, num_ranks))
+    strategy = parse_strategy(training.strategy)
+    strategy.check_ranks(num_ranks)
+    check_batches(training, strategy, num_hops=config.model.num_hops)
 
 
 def _check_data(source: str, num_ranks: int) -> None:

@@ -97,8 +97,10 @@ def close_epoch(run: Run) -> None:
     config, epoch = run.config.training, run.state.epoch + 1
     # Where patience ends, a score decides whether training does.
     is_last = epoch == config.epochs or run.state.is_exhausted(config.patience, at=epoch)
-    is_due = is_last or epoch % config.evaluate_every == 0
+    is_due = is_last or epoch % config.evaluation_interval == 0
     since = time.perf_counter()
+    if is_due:
+        run.outputs.display.phase("Evaluating on the whole graph")
     scores = run.members.evaluation(run.model) if is_due else {}
     record = run.state.close_epoch(loss, scores, time.perf_counter() - since)
     if run.state.is_better(record):

@@ -16,7 +16,7 @@ from laconic.comm import Communicator
 from laconic.graph import Graph
 from laconic.launch.agreement import check_agreement
 from laconic.models import build_model
-from laconic.store import Manifest
+from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
@@ -31,6 +31,7 @@ from laconic.trainer.data import (
 )
 from laconic.trainer.evaluate import Evaluation
 from laconic.trainer.optimizers import build_optimizer
+from laconic.trainer.progress import Display
 from laconic.units import format_count
 
 logger = logging.getLogger(__name__)
@@ -55,20 +56,27 @@ class Members:
 
 @contextmanager
 def prepared_members(
-    config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator
+    config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator, display: Display
 ) -> Iterator[Members]:
-    """Loads, builds and checks everything that a run needs, and writes nothing; the model is plain again at the end."""
-    members = _build_members(config, graph, model, communicator)
+    """Loads, builds and checks everything that a run needs, and writes nothing; the model is plain again at the end.
+
+    Args:
+        display: told which phase is under way.
+    """
+    members = _build_members(config, graph, model, communicator, display)
     try:
         yield members
     finally:
         members.attachment.detach()
 
 
-def _build_members(config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator) -> Members:
+def _build_members(
+    config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator, display: Display
+) -> Members:
     training = config.training
     strategy = parse_strategy(training.strategy)
     source, undirected = config.data.source, config.data.undirected
+    display.phase(f"Loading {source}")
     data = open_data(source, communicator.num_ranks, undirected=undirected) if graph is None else graph
     inputs = describe_data(data, source if graph is None else None)
     # Before anything is shared out: parts of different graphs do not fit together.
@@ -81,6 +89,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
         )
     strategy.expect_model(model)
     normalise = config.data.normalise_features
+    display.phase(_placing(data, strategy, communicator.num_ranks))
     if isinstance(data, Graph):
         data, normalised = prepare_features(data, normalise)
         about = data
@@ -89,6 +98,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
         shard, normalised = prepare_features(strategy.place(data, communicator), normalise, communicator)
         shard = strategy.with_features(shard.x, partial(prepare_rows, normalised=normalised))
     check_trainable(about.name, strategy.num_train)
+    display.phase(f"Checking that {training.strategy} can train the model")
     strategy.check(model, shard)
     strategy.expect_epochs(training.epochs)
     logger.info(
@@ -100,6 +110,7 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
         format_count(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)),
     )
     warn_of_unused_weights(model, shard)
+    display.phase("Preparing the model and the first step")
     return Members(
         data=about,
         communicator=communicator,
@@ -111,3 +122,12 @@ def _build_members(config: Config, graph: Graph | None, model: nn.Module | None,
         # Last, when nothing can be refused any more: a model of the caller's is left alone by a run that never began.
         attachment=strategy.attach(model, shard, seed=training.seed),
     )
+
+
+def _placing(data: Graph | Store, strategy: Strategy, num_ranks: int) -> str:
+    if num_ranks == 1:
+        return "Preparing the graph"
+    if isinstance(data, Store):
+        return f"Reading this rank's part of {num_ranks}, and finding neighbours on other ranks"
+    how = getattr(strategy, "partitioner", "auto")
+    return f"Dividing {format_count(data.num_nodes)} nodes among {num_ranks} ranks with the partitioner {how}"

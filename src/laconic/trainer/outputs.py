@@ -12,6 +12,7 @@ from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.progress import Display, Silent
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot
+from laconic.trainer.traffic import ExactTraffic, Traffic, TrafficCount
 
 
 class Outputs(ABC):
@@ -44,8 +45,8 @@ class Outputs(ABC):
         """Returns the rows of all epochs, those before a resumption included where they are known."""
 
     @abstractmethod
-    def traffic(self) -> list[LedgerRecord] | None:
-        """Returns the rows of the ledger, of all ranks; None where another rank keeps them."""
+    def traffic(self) -> Traffic | None:
+        """Returns what all ranks received up to the last rows of the ledger; None where another rank keeps them."""
 
     @abstractmethod
     def close(self) -> None:
@@ -64,9 +65,21 @@ class Outputs(ABC):
 
 @final
 class FolderOutputs(Outputs):
-    """A run folder, TensorBoard events, and a display."""
+    """A run folder, TensorBoard events, and a display.
 
-    def __init__(self, folder: RunFolder, display: Display, *, tensorboard: bool, next_epoch: int) -> None:
+    Args:
+        exact: what exact exchange would cost, where that is known.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        display: Display,
+        *,
+        tensorboard: bool,
+        next_epoch: int,
+        exact: ExactTraffic | None = None,
+    ) -> None:
         self.display = display
         self._folder = folder
         self._checkpoints = Checkpoints(folder.checkpoints_path)
@@ -74,10 +87,15 @@ class FolderOutputs(Outputs):
         self._metrics = self._open.enter_context(RecordFile(folder.metrics_path))
         events = folder.tensorboard_path if tensorboard else None
         self._board = self._open.enter_context(Board(events, next_epoch=next_epoch))
+        self._num_evaluations = sum(record.train is not None for record in self.epochs())
+        self._traffic = TrafficCount(exact)
+        if folder.ledger_path.exists():
+            self._traffic.add(read_records(folder.ledger_path, LedgerRecord))
 
     def tell(self, record: EpochRecord, metric: str) -> None:
         self._metrics.append(record)
         self._board.add(record, metric)
+        self._num_evaluations += record.train is not None
         self.display.show(record)
 
     def tell_coverage(self, records: Sequence[CoverageRecord]) -> None:
@@ -91,6 +109,8 @@ class FolderOutputs(Outputs):
                 for record in records:
                     ledger.append(record)
                 ledger.sync()
+            self._traffic.add(records)
+            self.display.show_traffic(self.traffic())
 
     def save(self, *, last: Snapshot | None, best: Snapshot | None) -> None:
         # The rows first: a checkpoint may count on the epochs before it being recorded.
@@ -103,9 +123,8 @@ class FolderOutputs(Outputs):
     def epochs(self) -> list[EpochRecord]:
         return read_records(self._folder.metrics_path, EpochRecord)
 
-    def traffic(self) -> list[LedgerRecord]:
-        path = self._folder.ledger_path
-        return read_records(path, LedgerRecord) if path.exists() else []
+    def traffic(self) -> Traffic:
+        return self._traffic.so_far(self._num_evaluations)
 
     def close(self) -> None:
         self._open.close()

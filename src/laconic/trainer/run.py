@@ -38,6 +38,9 @@ class Run:
     signal: int | None = None
     """Number of the signal that some rank was told to end by."""
 
+    def __post_init__(self) -> None:
+        self._first_epoch = self.state.epoch + 1
+
     @property
     def model(self) -> nn.Module:
         return self.members.attachment.model
@@ -54,6 +57,9 @@ class Run:
         """Closes the ledger's account of the epoch that has ended, or of the steps taken of the one under way."""
         epoch = self.state.epoch + bool(self.state.step)
         self.untold_traffic += self.members.communicator.ledger.take(epoch)
+        if self.members.communicator.num_ranks > 1 and self.state.epoch == self._first_epoch:
+            # Nobody should have to wait for a checkpoint to see what travels.
+            self._tell_traffic()
 
     def keep_as_best(self, record: EpochRecord) -> None:
         """Remembers the model as it is now as the best one."""
@@ -66,7 +72,9 @@ class Run:
             check_same_weights(self.model, self.members.communicator, consequence=", so no checkpoint is written")
             last = self._snapshot()
         self._tell_traffic()
+        self.outputs.display.phase("Writing a checkpoint")
         self.outputs.save(last=last, best=self.unsaved_best)
+        self.outputs.display.phase("")
         self.unsaved_best = None
 
     def _snapshot(self) -> Snapshot:

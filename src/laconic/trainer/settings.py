@@ -14,6 +14,7 @@ from typing import Any, final
 from laconic.errors import ConfigError
 from laconic.models import MODELS
 from laconic.specs import unknown_name
+from laconic.strategies import STRATEGIES
 from laconic.trainer.config import DataConfig, RunConfig, TrainingConfig
 
 
@@ -45,6 +46,38 @@ def list_settings(model: str) -> list[Setting]:
         for section, cls in sections.items()
         for field in dataclasses.fields(cls)
     ]
+
+
+def list_strategy_settings(strategy: str) -> list[Setting]:
+    """Returns the settings of a strategy, as its spec takes them, in the words of its docstring."""
+    if strategy == "auto":
+        return []
+    if strategy not in STRATEGIES:
+        raise ConfigError(unknown_name(strategy, STRATEGIES, family="strategy"))
+    cls = STRATEGIES[strategy]
+    told = documented_arguments(cls)
+    return [
+        Setting(field.name, "None" if field.default is None else str(field.default), told[field.name])
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.init
+    ]
+
+
+def documented_arguments(cls: type[Any]) -> dict[str, str]:
+    """Returns what the section Args of a docstring says, by argument; "codec, schedule: ..." is of both."""
+    _, _, section = (inspect.getdoc(cls) or "").partition("Args:\n")
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in textwrap.dedent(section).splitlines():
+        head, colon, text = line.partition(": ")
+        if colon and not line.startswith(" "):
+            names = [name.strip() for name in head.split(",")]
+            found |= dict.fromkeys(names, text)
+        elif line.startswith(" "):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        else:
+            break
+    return found
 
 
 def explanations(cls: type[Any]) -> dict[str, str]:

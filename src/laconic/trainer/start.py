@@ -22,11 +22,13 @@ from laconic.comm import Communicator
 from laconic.errors import CheckpointError, ConfigError
 from laconic.graph import Graph
 from laconic.launch.agreement import check_agreement
+from laconic.launch.environment import rank_environment
 from laconic.launch.join import join_ranks
 from laconic.models import ModelSpec
 from laconic.records import EpochRecord, LedgerRecord, keep_epochs
+from laconic.strategies import parse_strategy, strategy_for
 from laconic.trainer.checkpoint import Checkpoints
-from laconic.trainer.config import Config
+from laconic.trainer.config import Config, with_fixed_interval
 from laconic.trainer.config_file import Layer, as_layer, differences, resolve
 from laconic.trainer.data import absolute_source
 from laconic.trainer.interrupts import Interrupts
@@ -39,6 +41,7 @@ from laconic.trainer.run_folder import RunFolder, check_target
 from laconic.trainer.snapshot import Snapshot
 from laconic.trainer.state import TrainingState
 from laconic.trainer.summary import Summary, summarise
+from laconic.trainer.traffic import predict_exact
 from laconic.trainer.warm_up import warm_up_model
 
 logger = logging.getLogger(__name__)
@@ -68,17 +71,21 @@ def start(
         communicator: how ranks talk; by default those that torchrun or SLURM started come together, and one alone is
             one rank.
     """
-    with together(communicator) as communicator:
+    shown = display or Silent()
+    with together(communicator, shown) as communicator:
+        shown = shown if communicator.rank == 0 else Silent()
         if communicator.rank == 0:
             check_target(config)
-        config = _with_absolute_source(config)
+        config = with_fixed_interval(_with_absolute_source(config))
+        config = _with_strategy(config, communicator)
         _check_same(config, communicator)
-        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator) as members:
+        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator, shown) as members:
             if model is None:
+                shown.phase("Loading the kernels, or compiling them where this is the first time")
                 _compile_kernels(config.model)
             folder = RunFolder.create(config, members.data.name) if communicator.rank == 0 else None
             with using_seed(config.training.seed):
-                return _carry_out(config, folder, members, TrainingState(), display or Silent())
+                return _carry_out(config, folder, members, TrainingState(), shown)
 
 
 def resume(
@@ -97,11 +104,13 @@ def resume(
         layers: settings given anew; only `training.epochs` and the `run` section may differ from the run's own.
         graph, model, display, communicator: as in `start`.
     """
-    with together(communicator) as communicator:
+    shown = display or Silent()
+    with together(communicator, shown) as communicator:
+        shown = shown if communicator.rank == 0 else Silent()
         folder = RunFolder.open(path)
         if communicator.rank == 0:
             folder.check_is_writable()
-        config = _for_ranks(continued_config(folder, layers), communicator.num_ranks)
+        config = _for_ranks(continued_config(folder, layers), communicator)
         _check_same(config, communicator)
         checkpoints = Checkpoints(folder.checkpoints_path)
         snapshot = checkpoints.load("last")
@@ -110,27 +119,30 @@ def resume(
                 f"{path} has already been trained for {snapshot.epoch} epochs; training.epochs is "
                 f"{config.training.epochs}."
             )
-        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator) as members:
+        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator, shown) as members:
             check_agreement(communicator, {"checkpoint": snapshot.name})
             _check_inputs(path, snapshot, members.inputs)
             with using_seed(config.training.seed):
                 state = restore(members, snapshot, checkpoints.folder / snapshot.name)
                 if model is None:
+                    shown.phase("Loading the kernels, or compiling them where this is the first time")
                     _compile_kernels(config.model)
                 # Last: a resumption that is refused leaves the run as it was. All have read before one writes.
                 communicator.barrier()
                 if communicator.rank == 0:
                     _take_up(config, folder, snapshot)
                 own = folder if communicator.rank == 0 else None
-                return _carry_out(config, own, members, state, display or Silent())
+                return _carry_out(config, own, members, state, shown)
 
 
 @contextmanager
-def together(communicator: Communicator | None) -> Iterator[Communicator]:
+def together(communicator: Communicator | None, display: Display | None = None) -> Iterator[Communicator]:
     """Gives the ranks that belong together; those that were brought together here also part."""
     if communicator is not None:
         yield communicator
         return
+    if display is not None and rank_environment() is not None:
+        display.phase("Waiting for the other ranks to start")
     communicator = join_ranks()
     with communicator.transport:
         yield communicator
@@ -179,10 +191,16 @@ def _take_up(config: Config, folder: RunFolder, snapshot: Snapshot) -> None:
 def _carry_out(
     config: Config, folder: RunFolder | None, members: Members, state: TrainingState, display: Display
 ) -> Summary:
+    exact = None
+    if members.communicator.num_ranks > 1 and not config.training.batch_size:
+        # Exact exchange draws no mini-batches: with them there is nothing to compare.
+        exact = predict_exact(members.strategy, members.attachment.model, members.communicator)
+
     def outputs() -> Outputs:
         if folder is None:
             return NoOutputs()
-        return FolderOutputs(folder, display, tensorboard=config.run.tensorboard, next_epoch=state.epoch + 1)
+        board = config.run.tensorboard
+        return FolderOutputs(folder, display, tensorboard=board, next_epoch=state.epoch + 1, exact=exact)
 
     with Interrupts() as interrupts, outputs() as opened:
         run = Run(config, members, opened, interrupts, state)
@@ -219,6 +237,10 @@ def continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
     """Returns the settings of a run that goes on; raises ConfigError if some are to change that may not."""
     before = folder.config()
     after = _with_absolute_source(resolve([as_layer(before), *layers]))
+    if after.training.evaluate_every == "auto":
+        # The number that it stood for when the run began, however many epochs there are now.
+        training = dataclasses.replace(after.training, evaluate_every=before.training.evaluate_every)
+        after = dataclasses.replace(after, training=training)
     changed = differences(before, after)
     if changed:
         raise ConfigError(
@@ -228,11 +250,27 @@ def continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
     return after
 
 
-def _for_ranks(config: Config, num_ranks: int) -> Config:
+def _with_strategy(config: Config, communicator: Communicator) -> Config:
+    """Returns the settings with the strategy that auto stands for, and says which one trains."""
+    chosen = strategy_for(config.training.strategy, communicator.num_ranks)
+    _tell_strategy(chosen, communicator, "by default" if chosen != config.training.strategy else "")
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, strategy=chosen))
+
+
+def _for_ranks(config: Config, communicator: Communicator) -> Config:
     """Lets a run that began on one rank go on on several: both strategies give the same."""
-    if num_ranks == 1 or config.training.strategy != "single":
+    if communicator.num_ranks == 1 or config.training.strategy != "single":
+        _tell_strategy(config.training.strategy, communicator, "")
         return config
-    return dataclasses.replace(config, training=dataclasses.replace(config.training, strategy="compressed_halo"))
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, strategy="auto"))
+    return _with_strategy(config, communicator)
+
+
+def _tell_strategy(strategy: str, communicator: Communicator, reason: str) -> None:
+    if communicator.rank == 0:
+        how = (type(parse_strategy(strategy)).__doc__ or "").partition("\n")[0].strip()
+        where = "1 rank" if communicator.num_ranks == 1 else f"{communicator.num_ranks} ranks"
+        logger.info("Strategy %s on %s%s. %s", strategy, where, f", {reason}" if reason else "", how)
 
 
 def _warn_of_threads(before: int | None) -> None:

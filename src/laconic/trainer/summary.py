@@ -9,9 +9,7 @@ from typing import Any, final
 from laconic.records import EpochRecord
 from laconic.trainer.loop import Ending
 from laconic.trainer.run import Run
-
-# Phases of traffic that no step and no score asks for.
-_BESIDE_THE_WORK = ("setup", "checkpoint", "records")
+from laconic.trainer.traffic import Traffic
 
 
 @final
@@ -34,14 +32,22 @@ class Summary:
     num_parameters: int
     """Trained weights of the model."""
     seconds_per_epoch: float
-    """Median over the epochs, without their scores."""
+    """Training: median over the epochs, evaluations not counted."""
     wait_share: float
     """Share of the training time spent waiting for batches."""
     num_ranks: int = 1
     """How many ranks trained it."""
+    evaluation_seconds: float = 0.0
+    """Median over the evaluations."""
+    num_evaluations: int = 0
+    """How many there were, in all epochs."""
+    strategy: str = "single"
+    """How the ranks learned together."""
     bytes_per_epoch: int | None = None
-    """Payload that all ranks together received in the last epoch, its evaluation included; rank 0, which keeps the
-    ledger, knows it, and the others have None."""
+    """Payload that all ranks together received in an epoch, on average, evaluations included and set-up not; rank 0,
+    which keeps the ledger, knows it, and the others have None."""
+    traffic: Traffic | None = None
+    """The same over the whole run, by what it was for."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"folder": str(self.folder)}
@@ -51,6 +57,7 @@ def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
     """Returns the summary of a run that has ended; `folder` is rank 0's."""
     records, traffic = run.outputs.epochs(), run.outputs.traffic()
     seconds = sum(record.seconds for record in records)
+    evaluations = [record.evaluate_seconds for record in records if record.train is not None]
     return Summary(
         folder=folder,
         ending=ending,
@@ -63,11 +70,9 @@ def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
         seconds_per_epoch=statistics.median(record.seconds for record in records) if records else 0.0,
         wait_share=sum(record.wait_seconds for record in records) / seconds if seconds else 0.0,
         num_ranks=run.members.communicator.num_ranks,
-        bytes_per_epoch=None
-        if traffic is None
-        else sum(
-            row.num_bytes
-            for row in traffic
-            if row.epoch == run.state.epoch and row.direction == "received" and row.phase not in _BESIDE_THE_WORK
-        ),
+        evaluation_seconds=statistics.median(evaluations) if evaluations else 0.0,
+        num_evaluations=len(evaluations),
+        strategy=run.config.training.strategy,
+        bytes_per_epoch=None if traffic is None else traffic.bytes_per_epoch,
+        traffic=traffic,
     )

@@ -27,7 +27,7 @@ def model():
 def config_at(folder, strategy, epochs):
     return Config(
         data=DataConfig(source="sbm"),
-        training=TrainingConfig(strategy=strategy, epochs=epochs, lr=0.05),
+        training=TrainingConfig(strategy=strategy, epochs=epochs, lr=0.05, evaluate_every=1),
         run=RunConfig(folder=str(folder), checkpoint_every=4, tensorboard=False, threads=1),
     )
 

@@ -35,6 +35,9 @@ def test_what_can_be_trained_passes_and_writes_nothing(store, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     check_start([layer()], 8)
     check_start([layer(store)], 3)
+    check_start([layer(strategy="auto")], 2)
+    check_start([layer(strategy="gradient_only", batch_size=8, fanouts=[5, 5])], 2)
+    check_start([layer(strategy="single", batch_size=8)], 1)
     assert not list(tmp_path.iterdir())
 
 
@@ -47,6 +50,13 @@ def test_what_can_be_trained_passes_and_writes_nothing(store, tmp_path, monkeypa
         (layer("not/there.npz"), DataError, "no such file or folder"),
         (layer("sbn"), ConfigError, "Did you mean 'sbm'"),
         ({**layer(), "run": {"folder": "."}}, CheckpointError, "exists already"),
+        (layer(strategy="single"), ConfigError, "single is for one rank, but there are 2. Use compressed_halo"),
+        (layer(strategy="full_graph(grid='1.5d(c=4)')"), ConfigError, "4"),
+        (layer(batch_size=8), ConfigError, "compressed_halo trains on the whole graph"),
+        (layer(strategy="auto", batch_size=8), ConfigError, "compressed_halo trains on the whole graph"),
+        (layer(strategy="gradient_only", batch_size=8, fanouts=[5]), ConfigError, "one number per hop of the model, 2"),
+        (layer(strategy="gradient_only", fanouts=[5, 5]), ConfigError, "nothing is drawn"),
+        (layer(strategy="gradient_only(keep=sums)", batch_size=8), ConfigError, "without correction=sweep"),
     ],
 )
 def test_settings_that_no_rank_would_take_are_refused(given, error, message):

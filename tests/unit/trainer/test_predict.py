@@ -24,7 +24,7 @@ def graph(small_graph):
 def run(tmp_path, graph):
     config = Config(
         model=parse_model("gcn(hidden=8)"),
-        training=TrainingConfig(epochs=8, lr=0.05),
+        training=TrainingConfig(epochs=8, lr=0.05, evaluate_every=1),
         run=RunConfig(folder=str(tmp_path / "run"), tensorboard=False, threads=1),
     )
     return start(config, graph=graph)

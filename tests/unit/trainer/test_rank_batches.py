@@ -32,7 +32,7 @@ def model():
 
 
 def config_at(folder, **training):
-    defaults = {"epochs": 4, "lr": 0.05, "batch_size": 5, "fanouts": (-1, -1)}
+    defaults = {"epochs": 4, "lr": 0.05, "evaluate_every": 1, "batch_size": 5, "fanouts": (-1, -1)}
     return Config(
         training=TrainingConfig(**defaults | training),
         run=RunConfig(folder=str(folder), checkpoint_every=1, tensorboard=False, threads=1),

@@ -5,6 +5,7 @@ In float64: losses and weights to 1e-8 (Adam amplifies rounding), scores exactly
 
 import copy
 import dataclasses
+import json
 import signal
 from collections import Counter
 from pathlib import Path
@@ -88,7 +89,7 @@ def make_model(num_features):
 def config_at(folder, source="sbm", **training):
     return Config(
         data=DataConfig(source=str(source)),
-        training=TrainingConfig(**{"strategy": HALO, "epochs": 6, "lr": 0.05} | training),
+        training=TrainingConfig(**{"strategy": HALO, "epochs": 6, "lr": 0.05, "evaluate_every": 1} | training),
         run=RunConfig(folder=str(folder), checkpoint_every=3, tensorboard=False, threads=1),
     )
 
@@ -171,12 +172,18 @@ def test_rank_0_alone_leaves_a_run_folder(tmp_path, graph, model, train, monkeyp
     assert [summary.num_ranks for summary in summaries] == [3, 3, 3]
 
 
-def test_the_summary_tells_what_all_ranks_received_in_the_last_epoch(tmp_path, graph, model, train):
-    summary, other = train(2, config_at(tmp_path / "run"), graph, model)
-    last = [row for row in ledger_in(tmp_path / "run", WORK) if row.epoch == 6]
-    assert summary.bytes_per_epoch == sum(row.num_bytes for row in last if row.direction == "received") > 0
+def test_the_summary_tells_what_all_ranks_received_by_what_it_was_for(tmp_path, graph, model, train):
+    summary, other = train(2, config_at(tmp_path / "run", evaluate_every=2), graph, model)
+    received = [row for row in ledger_in(tmp_path / "run", WORK) if row.direction == "received"]
+    assert summary.bytes_per_epoch == round(sum(row.num_bytes for row in received) / 6) > 0
+    for purpose, phases in {"rows": ("forward", "backward"), "gradients": ("gradients",)}.items():
+        counted = sum(row.num_bytes for row in received if row.phase in phases)
+        assert summary.traffic.received[purpose] == counted > 0
+    assert (summary.num_epochs, summary.num_evaluations) == (6, 3)
     # Rank 0 keeps the ledger.
-    assert other.bytes_per_epoch is None
+    assert (other.bytes_per_epoch, other.traffic) == (None, None)
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert kept["traffic"]["received"] == summary.traffic.received
 
 
 def test_the_ledger_holds_what_was_predicted_for_every_rank_and_epoch(tmp_path, graph, model, train, on_ranks):

@@ -15,8 +15,8 @@ from laconic.trainer import Config, RunConfig, TrainingConfig, loop, resume, sta
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.progress import Display, Silent
 
-FULL = TrainingConfig(epochs=9, lr=0.05)
-MINI = TrainingConfig(epochs=4, lr=0.05, batch_size=8, fanouts=(4, 4))
+FULL = TrainingConfig(epochs=9, lr=0.05, evaluate_every=1)
+MINI = TrainingConfig(epochs=4, lr=0.05, evaluate_every=1, batch_size=8, fanouts=(4, 4))
 
 
 def config_at(folder, training=FULL, model="gcn(hidden=8)", **run):

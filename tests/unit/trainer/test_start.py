@@ -21,7 +21,7 @@ from laconic.trainer.checkpoint import Checkpoints
 def config(tmp_path):
     return Config(
         model=parse_model("gcn(hidden=8)"),
-        training=TrainingConfig(epochs=6, lr=0.05),
+        training=TrainingConfig(epochs=6, lr=0.05, evaluate_every=1),
         run=RunConfig(folder=str(tmp_path / "run"), tensorboard=False, threads=1),
     )
 
