@@ -1,10 +1,14 @@
-"""Messages: an all_to_all by gloo as one message per pair of ranks, all of them under way at once.
+"""Messages: every operation on CPU is one message per pair of ranks, all of them under way at once.
 
-Gloo's own all_to_all leaves a good third of a link idle that is busy both ways.
+The tag of a message says which operation it belongs to, what that is for, and how long the message is. Gloo hands over
+a message only to a rank that waits for its tag: ranks that do different things wait, and are told so. Gloo's own
+collectives would mix their data, or abort the process where lengths differ; its all_to_all leaves a good third of a
+link idle that is busy both ways.
 """
 
 import threading
 import time
+import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, final
@@ -12,12 +16,16 @@ from typing import Any, final
 import torch.distributed as dist
 from torch import Tensor
 
-# Others may send with small tags over a process group that they made.
-_FIRST_TAG = 1 << 30
+from laconic.comm.transport._differences import Asked
+
+# A tag has 31 bits. The first is ours: others may send with small tags over a process group that they made.
+_OURS = 1 << 30
+_NUMBER_BITS = 10
+_PURPOSE_BITS = 20
 
 
 def post_messages(
-    rank: int, targets: Sequence[Tensor], sources: Sequence[Tensor], number: int, timeout: float
+    rank: int, targets: Sequence[Tensor], sources: Sequence[Tensor], number: int, asked: Asked, timeout: float
 ) -> "Messages":
     """Starts to send `sources[r]` to each rank r and to fill `targets[r]` from it; empty ones do not travel.
 
@@ -25,22 +33,27 @@ def post_messages(
         rank: who sends; what it has for itself is copied.
         targets, sources: bytes, one tensor per rank.
         number: of the operation, the same on all ranks: messages of several operations are told apart by it.
+        asked: the operation, which fits on all ranks.
         timeout: seconds, counted from the first wait.
     """
-    num_ranks, tag = len(sources), _FIRST_TAG + number % _FIRST_TAG
-    works = []
+    num_ranks, works = len(sources), []
     # What is to come is announced first: who has it can then send without asking. In every round each rank sends to
     # another one, so that no link is asked for by all at once.
     for distance in range(1, num_ranks):
         peer = (rank - distance) % num_ranks
         if targets[peer].numel():
-            works.append(dist.irecv(targets[peer], peer, tag=tag))
+            works.append(dist.irecv(targets[peer], peer, tag=_tag(number, asked, targets[peer])))
     for distance in range(1, num_ranks):
         peer = (rank + distance) % num_ranks
         if sources[peer].numel():
-            works.append(dist.isend(sources[peer], peer, tag=tag))
+            works.append(dist.isend(sources[peer], peer, tag=_tag(number, asked, sources[peer])))
     targets[rank].copy_(sources[rank])
     return Messages(works, timeout)
+
+
+def _tag(number: int, asked: Asked, message: Tensor) -> int:
+    purpose = zlib.crc32(f"{asked.purpose}; {asked.alike}; {message.nbytes}".encode()) % (1 << _PURPOSE_BITS)
+    return _OURS | number % (1 << _NUMBER_BITS) << _PURPOSE_BITS | purpose
 
 
 @final
@@ -55,7 +68,7 @@ class Messages:
         self._works = works
         self._timeout = timeout
         self._over = threading.Event()
-        self._error: RuntimeError | None = None
+        self._error: str | None = None
         self._is_waited_for = False
 
     def wait(self, moment: timedelta) -> None:
@@ -69,7 +82,7 @@ class Messages:
         if not self._over.wait(moment.total_seconds()):
             raise RuntimeError(f"{len(self._works)} messages are still under way")
         if self._error is not None:
-            raise self._error
+            raise RuntimeError(self._error)
 
     def is_completed(self) -> bool:
         """Whether a wait returns, or raises, at once and for good."""
@@ -81,6 +94,6 @@ class Messages:
             for work in self._works:
                 work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
         except RuntimeError as error:
-            self._error = error
+            self._error = str(error)
         finally:
             self._over.set()
