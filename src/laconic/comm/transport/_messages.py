@@ -6,13 +6,15 @@ collectives would mix their data, or abort the process where lengths differ; its
 link idle that is busy both ways.
 """
 
+import queue
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, final
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -25,15 +27,23 @@ _PURPOSE_BITS = 20
 
 
 def post_messages(
-    rank: int, targets: Sequence[Tensor], sources: Sequence[Tensor], number: int, asked: Asked, timeout: float
+    rank: int,
+    targets: Sequence[Tensor],
+    sources: Sequence[Tensor],
+    number: int,
+    asked: Asked,
+    *,
+    waiter: "Waiter",
+    timeout: float,
 ) -> "Messages":
     """Starts to send `sources[r]` to each rank r and to fill `targets[r]` from it; empty ones do not travel.
 
     Args:
         rank: who sends; what it has for itself is copied.
-        targets, sources: bytes, one tensor per rank.
+        targets, sources: one contiguous tensor per rank.
         number: of the operation, the same on all ranks: messages of several operations are told apart by it.
         asked: the operation, which fits on all ranks.
+        waiter: waits for them.
         timeout: seconds, counted from the first wait.
     """
     num_ranks, works = len(sources), []
@@ -42,13 +52,19 @@ def post_messages(
     for distance in range(1, num_ranks):
         peer = (rank - distance) % num_ranks
         if targets[peer].numel():
-            works.append(dist.irecv(targets[peer], peer, tag=_tag(number, asked, targets[peer])))
+            works.append(dist.irecv(as_bytes(targets[peer]), peer, tag=_tag(number, asked, targets[peer])))
     for distance in range(1, num_ranks):
         peer = (rank + distance) % num_ranks
         if sources[peer].numel():
-            works.append(dist.isend(sources[peer], peer, tag=_tag(number, asked, sources[peer])))
-    targets[rank].copy_(sources[rank])
-    return Messages(works, timeout)
+            works.append(dist.isend(as_bytes(sources[peer]), peer, tag=_tag(number, asked, sources[peer])))
+    if targets[rank] is not sources[rank]:
+        targets[rank].copy_(sources[rank])
+    return Messages(works, waiter, timeout)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Returns a flat view; gloo knows a handful of dtypes only, and what is merely moved needs none."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _tag(number: int, asked: Asked, message: Tensor) -> int:
@@ -64,8 +80,9 @@ class Messages:
     runs in a thread, and whoever waits here for a moment can look around and come back.
     """
 
-    def __init__(self, works: Sequence[Any], timeout: float) -> None:
+    def __init__(self, works: Sequence[Any], waiter: "Waiter", timeout: float) -> None:
         self._works = works
+        self._waiter = waiter
         self._timeout = timeout
         self._over = threading.Event()
         self._error: str | None = None
@@ -77,8 +94,7 @@ class Messages:
             return
         if not self._is_waited_for:
             self._is_waited_for = True
-            # A daemon: a process that has to end does not stay for messages that will not come.
-            threading.Thread(target=self._wait_for_all, name="messages", daemon=True).start()
+            self._waiter.run(self._wait_for_all)
         if not self._over.wait(moment.total_seconds()):
             raise RuntimeError(f"{len(self._works)} messages are still under way")
         if self._error is not None:
@@ -97,3 +113,28 @@ class Messages:
             self._error = str(error)
         finally:
             self._over.set()
+
+
+@final
+class Waiter:
+    """A thread that waits for messages, one operation after the other.
+
+    Starting a thread for every operation would take longer than a small message does.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # A daemon: a process that has to end does not stay for messages that will not come.
+        threading.Thread(target=self._work, name="messages", daemon=True).start()
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Runs `job` in the thread, after those before."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Ends the thread when its jobs are done."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()

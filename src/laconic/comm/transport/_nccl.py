@@ -1,17 +1,16 @@
 """Collectives on GPU, by NCCL. They follow torch's documentation; they were never run."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from laconic.comm.transport._messages import as_bytes
 from laconic.comm.transport.base import Reduction
 
 _REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-# Torch 2.13 renamed it, and warns about the old name.
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def all_reduce(tensor: Tensor, op: Reduction) -> Any:
@@ -22,16 +21,18 @@ def all_reduce(tensor: Tensor, op: Reduction) -> Any:
     return dist.all_reduce(tensor, _REDUCTIONS[op], async_op=True)
 
 
-def all_gather(out: Tensor, data: Tensor) -> Any:
-    """Starts to fill `out` with the bytes of all ranks."""
-    return _all_gather(out, data, async_op=True)
+def all_gather(targets: Sequence[Tensor], data: Tensor) -> Any:
+    """Starts to fill `targets[r]` with the tensor of each rank r."""
+    return dist.all_gather([as_bytes(target) for target in targets], as_bytes(data), async_op=True)
 
 
-def all_to_all(out: Tensor, out_sizes: list[int], data: Tensor, sizes: list[int]) -> Any:
-    """Starts to send `sizes[r]` bytes to each rank r."""
-    return dist.all_to_all_single(out, data, out_sizes, sizes, async_op=True)
+def all_to_all(out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Any:
+    """Starts to send `sizes[r]` rows of `data` to each rank r."""
+    row_bytes = data.shape[1:].numel() * data.itemsize
+    come, go = [size * row_bytes for size in out_sizes], [size * row_bytes for size in sizes]
+    return dist.all_to_all_single(as_bytes(out), as_bytes(data), come, go, async_op=True)
 
 
 def broadcast(tensor: Tensor, root: int) -> Any:
-    """Starts to replace the bytes of `tensor` by those of rank `root`."""
-    return dist.broadcast(tensor, root, async_op=True)
+    """Starts to replace `tensor` by the one of rank `root`."""
+    return dist.broadcast(as_bytes(tensor), root, async_op=True)

@@ -5,12 +5,12 @@ and sends the sum to all: 2 (P - 1) / P times the tensor, the least there is, an
 any number of ranks. Sums are in rank order, so that they are the same bit by bit on all ranks and in every run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 from torch import Tensor
 
-from laconic.comm.transport._combine import combine
+from laconic.comm.transport._combine import combine_into
 from laconic.comm.transport.base import Pending, Reduction
 
 
@@ -20,20 +20,20 @@ class PendingSum(Pending):
 
     Args:
         exchange: brings them.
-        parts: where they come, (P, *out.shape).
-        out: becomes their sum.
+        parts: where they come, in rank order; used up.
+        out: becomes their sum; may be one of the parts.
     """
 
-    def __init__(self, exchange: Pending, parts: Tensor, out: Tensor, op: Reduction) -> None:
+    def __init__(self, exchange: Pending, parts: Sequence[Tensor], out: Tensor, op: Reduction) -> None:
         self._exchange = exchange
-        self._parts: Tensor | None = parts
+        self._parts: Sequence[Tensor] | None = parts
         self._out = out
         self._op = op
 
     def wait(self) -> None:
         if self._parts is not None:
             self._exchange.wait()
-            self._out.copy_(combine(self._parts.unbind(), self._op))
+            combine_into(self._out, self._parts, self._op)
             self._parts = None
 
 
@@ -61,6 +61,12 @@ class TwoRounds(Pending):
         self.begin_second()
         assert self._second is not None
         self._second.wait()
+
+
+def part_buffers(own: Tensor, rank: int, num_ranks: int) -> list[Tensor]:
+    """Returns a tensor like `own` for the part of each rank; this rank's is `own` itself."""
+    others = own.new_empty((num_ranks - 1, *own.shape)).unbind()
+    return [*others[:rank], own, *others[rank:]]
 
 
 def shares(num_rows: int, num_ranks: int) -> list[int]:

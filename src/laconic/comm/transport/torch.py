@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from laconic.comm.transport import _nccl as nccl
-from laconic.comm.transport._combine import combine
+from laconic.comm.transport._combine import combine_into
 from laconic.comm.transport._differences import Asked
-from laconic.comm.transport._messages import post_messages
+from laconic.comm.transport._messages import Messages, Waiter, post_messages
 from laconic.comm.transport._notes import Notes, StoreGoneError
 from laconic.comm.transport._process_group import make_group
 from laconic.comm.transport._rendezvous import join_existing, meet
-from laconic.comm.transport._sums import PendingSum, TwoRounds, shares
+from laconic.comm.transport._sums import PendingSum, TwoRounds, part_buffers, shares
 from laconic.comm.transport._watch import Watch
 from laconic.comm.transport.base import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -81,6 +81,7 @@ class TorchTransport(Transport):
         # A connection of their own: the backend may be waiting for an answer on the other.
         notes = Notes(store.clone(), self.rank, self.num_ranks)  # type: ignore[attr-defined]
         self._watch = Watch(notes, place.keeper if place is not None else "the maker of the process group", timeout)
+        self._waiter = Waiter()
         self._timeout = timeout
         self._store = store
         self._place = place
@@ -101,49 +102,49 @@ class TorchTransport(Transport):
         if tensor.is_cuda:
             return self._start(self._asked(operation, tensor), tensor, lambda *_: nccl.all_reduce(tensor, op))
         if self.num_ranks <= 2 or tensor.nbytes <= _ONE_ROUND_BYTES:
-            parts = tensor.new_empty((self.num_ranks, *tensor.shape))
-            return PendingSum(self._start_gather(operation, parts, tensor), parts, tensor, op)
-        flat, sizes = tensor.view(-1), shares(tensor.numel(), self.num_ranks)
-        parts = tensor.new_empty((self.num_ranks, sizes[self.rank]))
+            whole = part_buffers(tensor, self.rank, self.num_ranks)
+            return PendingSum(self._start_gather(operation, whole, tensor), whole, tensor, op)
+        # Rank r adds up the r-th part, and sends the sum to all.
+        shared = tensor.view(-1).split_with_sizes(shares(tensor.numel(), self.num_ranks))
+        own = shared[self.rank]
+        parts = part_buffers(own, self.rank, self.num_ranks)
         first_number = self._next_number
-        came = [sizes[self.rank]] * self.num_ranks
-        first = self._start_exchange(operation, parts.view(-1), came, flat, sizes)
-        asked, second_number = self._asked(f"{operation} second round,", tensor), self._take_number()
+        asked = self._asked(operation, tensor)
+        first = self._start(asked, tensor, self._posting(parts, shared))
+        second_number = self._take_number()
 
         def start_second() -> Pending:
-            total = _as_bytes(combine(parts.unbind(), op))
-            targets = _as_bytes(flat).split_with_sizes([size * tensor.itemsize for size in sizes])
-            return self._launch(second_number, asked, tensor, self._posting(list(targets), [total] * self.num_ranks))
+            combine_into(own, parts, op)
+            return self._launch(second_number, asked, tensor, self._posting(shared, [own] * self.num_ranks))
 
         self._in_first_round[first_number] = pending = TwoRounds(first, start_second)
         return pending
 
     def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
         check_all_gather(self, out, data)
-        return self._start_gather("all_gather", out, data)
+        return self._start_gather("all_gather", out.unbind(), data)
 
     def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
         # Gloo's own moves every word twice; NCCL's has the same words as this, but no fixed order.
         check_reduce_scatter(self, out, data, sizes)
         parts = out.new_empty((self.num_ranks, *out.shape))
         came = [out.shape[0]] * self.num_ranks
-        return PendingSum(
-            self._start_exchange("reduce_scatter", parts.flatten(0, 1), came, data, sizes), parts, out, "sum"
-        )
+        exchange = self._start_exchange("reduce_scatter", parts.flatten(0, 1), came, data, sizes)
+        return PendingSum(exchange, parts.unbind(), out, "sum")
 
     def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
-        travels, asked = _as_bytes(tensor), self._asked(f"broadcast from rank {root}", tensor)
+        asked = self._asked(f"broadcast from rank {root}", tensor)
         if tensor.is_cuda:
-            return self._start(asked, tensor, lambda *_: nccl.broadcast(travels, root))
-        nothing, is_root, ranks = travels[:0], self.rank == root, range(self.num_ranks)
-        sources = [travels if is_root and rank != root else nothing for rank in ranks]
-        targets = [travels if rank == root and not is_root else nothing for rank in ranks]
+            return self._start(asked, tensor, lambda *_: nccl.broadcast(tensor, root))
+        nothing, is_root, ranks = tensor.new_empty(0), self.rank == root, range(self.num_ranks)
+        sources = [tensor if is_root and rank != root else nothing for rank in ranks]
+        targets = [tensor if rank == root and not is_root else nothing for rank in ranks]
         return self._start(asked, tensor, self._posting(targets, sources))
 
     def barrier(self) -> None:
         # Not torch's: it guesses which GPU is ours.
         token = torch.zeros(1, dtype=torch.uint8, device=self.device)
-        self._start_gather("barrier", token.new_empty((self.num_ranks, 1)), token).wait()
+        self._start_gather("barrier", token.new_empty((self.num_ranks, 1)).unbind(), token).wait()
 
     def announce_failure(self, error: BaseException) -> None:
         if self._is_open:
@@ -155,6 +156,7 @@ class TorchTransport(Transport):
         if not self._is_open:
             return
         self._is_open = False
+        self._waiter.close()
         with suppress(StoreGoneError):
             self._watch.notes.close(None if self._watch.had_trouble else self._next_number)
         if self._place is None:
@@ -174,29 +176,29 @@ class TorchTransport(Transport):
     def _start_exchange(
         self, operation: str, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
     ) -> Pending:
-        row_bytes = data.shape[1:].numel() * data.itemsize
-        source, to = _as_bytes(data), [size * row_bytes for size in sizes]
-        target, come = _as_bytes(out), [size * row_bytes for size in out_sizes]
         # How many rows a rank sends is its own affair.
         alike = f"{operation} {data.dtype} {tuple(data.shape[1:])}"
         asked = Asked(describe(operation, data), self.purpose, alike)
         if data.is_cuda:
-            return self._start(asked, data, lambda *_: nccl.all_to_all(target, come, source, to))
-        return self._start(asked, data, self._posting(target.split_with_sizes(come), source.split_with_sizes(to)))
+            return self._start(asked, data, lambda *_: nccl.all_to_all(out, out_sizes, data, sizes))
+        targets, sources = out.split_with_sizes(list(out_sizes)), data.split_with_sizes(list(sizes))
+        return self._start(asked, data, self._posting(targets, sources))
 
-    def _start_gather(self, operation: str, out: Tensor, data: Tensor) -> Pending:
-        asked, target, source = self._asked(operation, data), _as_bytes(out), _as_bytes(data)
+    def _start_gather(self, operation: str, targets: Sequence[Tensor], data: Tensor) -> Pending:
+        asked = self._asked(operation, data)
         if data.is_cuda:
-            return self._start(asked, data, lambda *_: nccl.all_gather(target, source))
-        targets = target.split_with_sizes([len(source)] * self.num_ranks)
-        return self._start(asked, data, self._posting(targets, [source] * self.num_ranks))
+            return self._start(asked, data, lambda *_: nccl.all_gather(targets, data))
+        return self._start(asked, data, self._posting(targets, [data] * self.num_ranks))
 
     def _asked(self, operation: str, tensor: Tensor) -> Asked:
         words = describe(operation, tensor)
         return Asked(words, self.purpose, words)
 
     def _posting(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Launch:
-        return lambda number, asked: post_messages(self.rank, targets, sources, number, asked, self._timeout)
+        def post(number: int, asked: Asked) -> Messages:
+            return post_messages(self.rank, targets, sources, number, asked, waiter=self._waiter, timeout=self._timeout)
+
+        return post
 
     def _take_number(self) -> int:
         number = self._next_number
@@ -250,8 +252,3 @@ class _TorchPending(Pending):
         if self._wait is not None:
             self._wait()
             self._wait = self._holds = None
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """Returns a flat view; gloo knows a handful of dtypes only, and what is merely moved needs none."""
-    return tensor.view(-1).view(torch.uint8)
