@@ -4,6 +4,9 @@ Each loop runs on ranks that are threads and on ranks that are processes.
 """
 
 import functools
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -11,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.equivalence.halo_runs import make_graph
-from tests.processes.rank_processes import Environment, free_port, run_processes
+from tests.processes.rank_processes import Environment, environments, free_port, run_processes
 from torch_geometric.nn import GCN
 
 import laconic
@@ -142,3 +145,32 @@ def test_processes_are_told_within_seconds_and_not_at_the_timeout() -> None:
     for number, loop in enumerate(LOOPS):
         check(loop, [outcome.value[number][0] for outcome in outcomes])
         assert max(outcome.value[number][1] for outcome in outcomes) < LONG / 2
+
+
+PART_IN_THE_MIDDLE = """
+import atexit, sys, torch
+from laconic.comm import Splits
+from laconic.launch.join import join_ranks
+communicator = join_ranks(timeout=60)
+atexit.register(communicator.transport.close)
+with communicator.ledger.phase("evaluation" if communicator.rank else "forward", layer=1):
+    communicator.all_to_all(torch.ones(2, 3), Splits((1, 1), (1, 1), 1))
+"""
+
+
+def test_processes_that_part_end_as_after_any_error_and_are_not_aborted() -> None:
+    """Messages are still under way when the interpreter ends."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PART_IN_THE_MIDDLE],
+            env={**os.environ, **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for environment in environments(2)
+    ]
+    for process in processes:
+        _, told = process.communicate(timeout=90)
+        assert process.returncode == 1, told
+        assert DIFFERENT in told
+        assert "terminate called" not in told

@@ -10,7 +10,8 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, final
 
@@ -24,6 +25,8 @@ from laconic.comm.transport._differences import Asked
 _OURS = 1 << 30
 _NUMBER_BITS = 10
 _PURPOSE_BITS = 20
+# How long a thread may take to notice that its connections are broken.
+_ABANDON_SECONDS = 2.0
 
 
 def post_messages(
@@ -94,7 +97,7 @@ class Messages:
             return
         if not self._is_waited_for:
             self._is_waited_for = True
-            self._waiter.run(self._wait_for_all)
+            self._waiter.take(self)
         if not self._over.wait(moment.total_seconds()):
             raise RuntimeError(f"{len(self._works)} messages are still under way")
         if self._error is not None:
@@ -104,7 +107,8 @@ class Messages:
         """Whether a wait returns, or raises, at once and for good."""
         return not self._works or self._over.is_set()
 
-    def _wait_for_all(self) -> None:
+    def wait_for_all(self) -> None:
+        """Waits for the whole timeout; in the thread of the waiter."""
         deadline = time.monotonic() + self._timeout
         try:
             for work in self._works:
@@ -113,6 +117,13 @@ class Messages:
             self._error = str(error)
         finally:
             self._over.set()
+
+    def abandon(self) -> None:
+        """Ends a wait that goes on in the thread of the waiter, by breaking all connections."""
+        with suppress(RuntimeError):
+            for work in self._works:
+                work.wait(timedelta(milliseconds=1))
+        self._over.wait(_ABANDON_SECONDS)
 
 
 @final
@@ -123,18 +134,30 @@ class Waiter:
     """
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Messages | None] = queue.SimpleQueue()
+        self._last: Messages | None = None
         # A daemon: a process that has to end does not stay for messages that will not come.
-        threading.Thread(target=self._work, name="messages", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="messages", daemon=True)
+        self._thread.start()
 
-    def run(self, job: Callable[[], None]) -> None:
-        """Runs `job` in the thread, after those before."""
-        self._jobs.put(job)
+    def take(self, messages: Messages) -> None:
+        """Waits for `messages` in the thread, after those before."""
+        self._last = messages
+        self._jobs.put(messages)
 
-    def close(self) -> None:
-        """Ends the thread when its jobs are done."""
+    def close(self, *, break_connections: bool) -> None:
+        """Ends the thread; one that still waits when the interpreter ends would abort the process.
+
+        Args:
+            break_connections: whether to end a wait that goes on.
+        """
         self._jobs.put(None)
+        if break_connections and self._last is not None and not self._last.is_completed():
+            self._last.abandon()
+        # Messages hold on to the store by which their connections were made.
+        self._last = None
+        self._thread.join(_ABANDON_SECONDS if break_connections else 0.0)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        while (messages := self._jobs.get()) is not None:
+            messages.wait_for_all()

@@ -32,8 +32,11 @@ def telling(words: Callable[[], str]) -> Iterator[None]:
                 _log.warning("%s", text)
             seconds = _AGAIN_SECONDS
 
-    threading.Thread(target=tell, name="telling", daemon=True).start()
+    thread = threading.Thread(target=tell, name="telling", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
+        # What `words` refers to, such as a store, is let go of here and not some time later.
+        thread.join(_FIRST_SECONDS)

@@ -156,9 +156,9 @@ class TorchTransport(Transport):
         if not self._is_open:
             return
         self._is_open = False
-        self._waiter.close()
         with suppress(StoreGoneError):
             self._watch.notes.close(None if self._watch.had_trouble else self._next_number)
+        self._waiter.close(break_connections=self._place is not None)
         if self._place is None:
             return
         if dist.is_initialized():
