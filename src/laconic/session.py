@@ -159,6 +159,8 @@ class Session:
         self._attached()
         self.strategy.expect_epochs(num_epochs)
         for epoch in range(1, num_epochs + 1):
+            # Ranks that are in different epochs are told so.
+            self.communicator.ledger.epoch = epoch
             self.strategy.start_epoch(epoch)
             yield epoch
 

@@ -200,6 +200,10 @@ for shape in [(0, 3), ()]:
     CASES[f"all_reduce of shape {shape}"] = (all_reduce, expect_all_reduce, {**setting, "op": "sum"})
     CASES[f"all_gather of shape {shape}"] = (all_gather, expect_all_gather, setting)
     CASES[f"broadcast of shape {shape}"] = (broadcast, expect_broadcast, setting)
+# Too large to be sent whole to every rank, and of a length that ranks cannot share evenly.
+for dtype, op in [(torch.float64, "sum"), (torch.bfloat16, "sum"), (torch.bool, "sum"), (torch.int32, "max")]:
+    setting = {"dtype": dtype, "op": op, "shape": (61, 151)}
+    CASES[f"all_reduce {op}, large, {dtype}"] = (all_reduce, expect_all_reduce, setting)
 
 
 def plain(tensor: Tensor) -> tuple[str, list[int], Any]:

@@ -34,7 +34,7 @@ Operation = Callable[[TorchTransport], float]
 # Gloo waits for what all ranks do together in one way, and for messages from one rank to another in another way.
 operations = pytest.mark.parametrize(
     ("operate", "call"),
-    [(sum_once, "all_reduce, sum, of float32 (3,)"), (exchange_once, "all_to_all of float32 (3, 2)")],
+    [(sum_once, "the set-up: all_reduce, sum, of float32 (3,)"), (exchange_once, "all_to_all of float32 (3, 2)")],
     ids=["all_reduce", "all_to_all"],
 )
 
@@ -185,8 +185,8 @@ def call_different_operations(environment: Environment) -> None:
 def test_processes_that_do_not_agree_end_with_who_called_what():
     for outcome in run_processes(2, call_different_operations):
         assert "CommunicationError: Ranks disagree at operation 0" in outcome.error
-        assert "rank 0 waits at operation 0, all_gather of float32 (4,)" in outcome.error
-        assert "rank 1 waits at operation 0, all_reduce, sum, of float32 (3,)" in outcome.error
+        assert "rank 0: all_gather of float32 (4,)" in outcome.error
+        assert "rank 1: all_reduce, sum, of float32 (3,)" in outcome.error
 
 
 def call_different_exchanges(environment: Environment) -> None:
@@ -199,8 +199,37 @@ def call_different_exchanges(environment: Environment) -> None:
 def test_processes_of_which_one_exchanges_end_with_who_called_what():
     for outcome in run_processes(2, call_different_exchanges):
         assert "CommunicationError: Ranks disagree at operation 0" in outcome.error
-        assert "rank 0 waits at operation 0, all_gather of float32 (4,)" in outcome.error
-        assert "rank 1 waits at operation 0, all_to_all of float32 (2, 2)" in outcome.error
+        assert "rank 0: all_gather of float32 (4,)" in outcome.error
+        assert "rank 1: all_to_all of float32 (2, 2)" in outcome.error
+
+
+def call_sizes_that_do_not_fit(environment: Environment) -> None:
+    """Gloo would abort both processes."""
+    with connect(environment, timeout=1.0) as transport:
+        transport.start_all_reduce(torch.ones(3 + transport.rank), "sum").wait()
+
+
+def test_processes_whose_tensors_do_not_fit_are_told_and_live():
+    for outcome in run_processes(2, call_sizes_that_do_not_fit):
+        assert "rank 0: all_reduce, sum, of float32 (3,); rank 1: all_reduce, sum, of float32 (4,)" in outcome.error
+        assert outcome.exit_code == 0
+
+
+def wait_in_orders_of_their_own(environment: Environment) -> list[float]:
+    """Of large sums, the second round begins when a rank waits; whoever waits for another operation begins it too."""
+    with connect(environment, timeout=LONG) as transport:
+        tensors = [torch.full((5000,), float(number)) for number in range(3)]
+        pending = [transport.start_all_reduce(tensor, "sum") for tensor in tensors]
+        come, sizes = torch.zeros(transport.num_ranks, 2), [1] * transport.num_ranks
+        pending.append(transport.start_all_to_all(come, sizes, torch.ones(transport.num_ranks, 2), sizes))
+        for place in range(4):
+            pending[(place + transport.rank) % 4].wait()
+        return [float(tensor.mean()) for tensor in tensors]
+
+
+def test_ranks_may_wait_for_what_is_under_way_each_in_its_own_order():
+    for outcome in run_processes(3, wait_in_orders_of_their_own):
+        assert outcome.value == [0.0, 3.0, 6.0], outcome.error
 
 
 def exchange_beside_messages_of_others(environment: Environment) -> tuple[float, list[float]]:

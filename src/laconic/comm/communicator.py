@@ -103,7 +103,7 @@ class Communicator:
         out = rows.new_empty((sum(splits.receive), *rows.shape[1:]))
         width = pieces.row_bytes(rows)
         sent, received = [size * width for size in splits.send], [size * width for size in splits.receive]
-        self.ledger.count("all_to_all", *all_to_all_traffic(self.rank, sent, received))
+        self._book("all_to_all", *all_to_all_traffic(self.rank, sent, received))
         pending = pieces.start_all_to_all(self.transport, out, rows, splits, self._piece_bytes)
         return PendingRows(pending, out, holds=rows)
 
@@ -117,7 +117,7 @@ class Communicator:
     def start_all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> PendingRows:
         """Starts `all_reduce`."""
         total = _copy(tensor)
-        self.ledger.count("all_reduce", *all_reduce_traffic(self.num_ranks, self.rank, total.nbytes))
+        self._book("all_reduce", *all_reduce_traffic(self.num_ranks, self.rank, total.nbytes))
         # Not in pieces: gloo cuts reductions itself, and other cuts would be sums in another order.
         return PendingRows(self.transport.start_all_reduce(total, op), total)
 
@@ -128,7 +128,7 @@ class Communicator:
         """
         tensor = tensor.detach().contiguous()
         out = tensor.new_empty((self.num_ranks, *tensor.shape))
-        self.ledger.count("all_gather", *all_gather_traffic(self.num_ranks, tensor.nbytes))
+        self._book("all_gather", *all_gather_traffic(self.num_ranks, tensor.nbytes))
         pieces.start_all_gather(self.transport, out, tensor, self._piece_bytes).wait()
         return out
 
@@ -145,7 +145,7 @@ class Communicator:
         assert rows.shape[0] == sum(sizes), f"{rows.shape[0]} rows, sizes for {sum(sizes)}"
         out = rows.new_empty((sizes[self.rank], *rows.shape[1:]))
         width = pieces.row_bytes(rows)
-        self.ledger.count("reduce_scatter", *reduce_scatter_traffic(self.rank, [size * width for size in sizes]))
+        self._book("reduce_scatter", *reduce_scatter_traffic(self.rank, [size * width for size in sizes]))
         pieces.start_reduce_scatter(self.transport, out, rows, sizes, self._piece_bytes).wait()
         return out
 
@@ -155,13 +155,19 @@ class Communicator:
         Traffic: the tensor, from the root to each other rank.
         """
         result = _copy(tensor)
-        self.ledger.count("broadcast", *broadcast_traffic(self.num_ranks, self.rank, root, result.nbytes))
+        self._book("broadcast", *broadcast_traffic(self.num_ranks, self.rank, root, result.nbytes))
         pieces.start_broadcast(self.transport, result, root, self._piece_bytes).wait()
         return result
 
     def barrier(self) -> None:
         """Returns when all ranks have come here. Traffic: none that counts."""
+        self.transport.purpose = self.ledger.purpose
         self.transport.barrier()
+
+    def _book(self, operation: str, *traffic: int) -> None:
+        """Counts an operation, and tells the transport what it is for: ranks that do different things are found out."""
+        self.transport.purpose = self.ledger.purpose
+        self.ledger.count(operation, *traffic)
 
 
 def _copy(tensor: Tensor) -> Tensor:

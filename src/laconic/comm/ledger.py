@@ -16,6 +16,17 @@ from laconic.records import LedgerRecord
 # In the order in which a run comes to them; also the order of the records.
 PHASES = ("setup", "forward", "backward", "gradients", "evaluation", "repartition", "checkpoint", "records")
 
+_PURPOSES = {
+    "setup": "the set-up",
+    "forward": "the forward pass of a training step",
+    "backward": "the backward pass of a training step",
+    "gradients": "the sum of gradients after a backward pass",
+    "evaluation": "an evaluation",
+    "repartition": "a refresh of neighbours",
+    "checkpoint": "a checkpoint",
+    "records": "the records of an epoch",
+}
+
 
 @final
 class Ledger:
@@ -27,9 +38,20 @@ class Ledger:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
+        self.epoch = 0
+        """The epoch that the training loop is in, for messages; 0 before the first, and where the loop does not say."""
         self._position = ("setup", -1)
         # (phase, layer, operation): messages sent, bytes sent, messages received, bytes received
         self._counts: dict[tuple[str, int, str], list[int]] = {}
+
+    @property
+    def purpose(self) -> str:
+        """What traffic at the current position is for, in words. All ranks say the same at the same operation."""
+        phase, layer = self._position
+        # The sum of the losses is the one thing that a forward pass sends outside of its layers.
+        words = "the loss of a training step" if (phase, layer) == ("forward", -1) else _PURPOSES[phase]
+        in_layer = f", layer {layer}" if layer >= 0 else ""
+        return f"{words}{in_layer}{f', epoch {self.epoch}' if self.epoch else ''}"
 
     @contextmanager
     def phase(self, name: str, *, layer: int = -1) -> Iterator[None]:

@@ -79,3 +79,16 @@ def test_counts_beyond_64_bits_stay_exact_and_come_back_from_their_line():
     [record] = ledger.take(epoch=1)
     assert record.num_bytes == (1 << 70) + 1
     assert parse_record(format_record(record)) == record
+
+
+def test_a_position_is_said_in_words_with_its_layer_and_epoch():
+    ledger = Ledger(0)
+    assert ledger.purpose == "the set-up"
+    ledger.epoch = 3
+    with ledger.phase("forward", layer=2):
+        assert ledger.purpose == "the forward pass of a training step, layer 2, epoch 3"
+    with ledger.phase("forward"):
+        assert ledger.purpose == "the loss of a training step, epoch 3"
+    for phase in PHASES:
+        with ledger.phase(phase):
+            assert ledger.purpose.endswith(", epoch 3")

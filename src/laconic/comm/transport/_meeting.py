@@ -10,6 +10,7 @@ from typing import final
 
 from torch import Tensor
 
+from laconic.comm.transport._differences import Asked, tell_difference, tell_left
 from laconic.comm.transport.base import describe, describe_failure
 from laconic.errors import CommunicationError, RankFailedError
 from laconic.ranks import name_ranks
@@ -26,6 +27,7 @@ class Call:
         data: a copy of what it sends; None for a barrier.
         sizes: rows for each rank, where these differ between ranks.
         out_sizes: rows from each rank, likewise.
+        purpose: what it is for, in words; equal on all ranks.
     """
 
     operation: str
@@ -33,12 +35,15 @@ class Call:
     data: Tensor | None = None
     sizes: tuple[int, ...] = ()
     out_sizes: tuple[int, ...] = ()
+    purpose: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def asked(self) -> Asked:
+        """The call in words, for messages."""
         words = describe(self.operation, self.data)
         if self.sizes:
             words += f", rows to send {list(self.sizes)}, to receive {list(self.out_sizes)}"
-        return words + "".join(f", {part}" for part in self.setting if isinstance(part, str))
+        return Asked(words + "".join(f", {part}" for part in self.setting if isinstance(part, str)), self.purpose)
 
 
 @dataclass(slots=True)
@@ -70,8 +75,7 @@ class MeetingPlace:
             if meeting.num_arrived == self.num_ranks:
                 calls = [call for call in meeting.calls if call is not None]
                 if not _fit(calls):
-                    listed = "; ".join(f"rank {other}: {call}" for other, call in enumerate(calls))
-                    meeting.misfit = f"Ranks disagree at operation {number}: {listed}."
+                    meeting.misfit = tell_difference(number, {other: call.asked for other, call in enumerate(calls)})
                 self._changed.notify_all()
 
     def wait(self, rank: int, number: int) -> list[Call]:
@@ -86,8 +90,9 @@ class MeetingPlace:
                 failed, error = self._failure
                 raise RankFailedError(f"Rank {failed} failed: {describe_failure(error)}", failed)
             missing = [other for other, call in enumerate(meeting.calls) if call is None]
-            if missing:
-                raise self._vain(number, meeting.calls[rank], missing)
+            own = meeting.calls[rank]
+            if missing and own is not None:
+                raise self._vain(number, own, missing)
             meeting.num_left += 1
             if meeting.num_left == self.num_ranks:
                 del self._meetings[number]
@@ -112,21 +117,20 @@ class MeetingPlace:
             return True
         return any(call is None and rank in self._ended for rank, call in enumerate(meeting.calls))
 
-    def _vain(self, number: int, call: Call | None, missing: Sequence[int]) -> CommunicationError:
+    def _vain(self, number: int, call: Call, missing: Sequence[int]) -> CommunicationError:
         ended = [rank for rank in missing if rank in self._ended]
         if ended:
-            return CommunicationError(
-                f"Waiting in vain at operation {number} ({call}): {name_ranks(ended)} ended without calling it."
-            )
+            return CommunicationError(tell_left(ended, number, call.asked))
         return CommunicationError(
-            f"Timed out after {self._timeout:g} s at operation {number} ({call}): "
+            f"Timed out after {self._timeout:g} s at operation {number} ({call.asked}): "
             f"waiting for {name_ranks(missing)}. Look what they do, or give a longer timeout."
         )
 
 
 def _fit(calls: Sequence[Call]) -> bool:
     first = calls[0]
-    if any((call.operation, call.setting) != (first.operation, first.setting) for call in calls):
+    wanted = (first.purpose, first.operation, first.setting)
+    if any((call.purpose, call.operation, call.setting) != wanted for call in calls):
         return False
     if not first.sizes:
         return True

@@ -11,6 +11,8 @@ from typing import TypeVar, final
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from laconic.comm.transport._differences import NOTHING, Asked
+
 Answer = TypeVar("Answer")
 
 # A store on a machine that has vanished never answers, and torch's client would wait for it.
@@ -32,14 +34,15 @@ class Whereabouts:
     """Where a rank was last heard of.
 
     Args:
-        number: the operation it waits at; -1 if it did not say.
-        call: that operation in words.
-        closed: whether it has left, with nothing more to say.
+        number: the last operation that it said to wait at; -1 if it never did. It may have gone on since.
+        asked: that operation.
+        closed_after: how many operations it took part in before it left, with nothing more to say; None if it did not
+            leave, or left because of trouble with others.
     """
 
     number: int = -1
-    call: str = ""
-    closed: bool = False
+    asked: Asked = NOTHING
+    closed_after: int | None = None
 
 
 @final
@@ -54,12 +57,12 @@ class Notes:
 
     def __init__(self, store: Store, rank: int, num_ranks: int) -> None:
         self._store = store
-        self._rank = rank
+        self.rank = rank
         self._num_ranks = num_ranks
 
     def announce_failure(self, message: str) -> None:
         """Leaves the reason why this rank ends, unless another was first."""
-        self._ask(lambda: self._store.compare_set("failure", "", json.dumps([self._rank, message])))
+        self._ask(lambda: self._store.compare_set("failure", "", json.dumps([self.rank, message])))
 
     def failure(self) -> tuple[int, str] | None:
         """Returns the first rank that failed, and its message."""
@@ -72,9 +75,24 @@ class Notes:
 
         return self._ask(look)
 
-    def wait_at(self, number: int, call: str) -> None:
+    def tell_difference(self, message: str) -> str:
+        """Leaves the message that ranks do different things, for all to raise; returns the first that was left."""
+
+        def tell() -> str:
+            return str(self._store.compare_set("difference", "", message).decode())
+
+        return self._ask(tell)
+
+    def difference(self) -> str | None:
+        """Returns the message that ranks do different things, if one of them found that out."""
+        return self._ask(
+            lambda: str(self._store.get("difference").decode()) if self._store.check(["difference"]) else None
+        )
+
+    def wait_at(self, number: int, asked: Asked) -> None:
         """Says where this rank waits."""
-        self._ask(lambda: self._store.set(f"waits/{self._rank}", json.dumps([number, call])))
+        words = json.dumps([number, asked.words, asked.purpose, asked.alike])
+        self._ask(lambda: self._store.set(f"waits/{self.rank}", words))
 
     def give_up(self) -> None:
         """Says that this rank has waited too long, and goes."""
@@ -88,11 +106,15 @@ class Notes:
         """Returns where each rank was last heard of."""
         return self._ask(lambda: [self._whereabouts(rank) for rank in range(self._num_ranks)])
 
-    def close(self) -> None:
-        """Says that this rank leaves, with nothing more to say."""
+    def close(self, num_operations: int | None) -> None:
+        """Says that this rank leaves, with nothing more to say.
+
+        Args:
+            num_operations: how many it took part in; None where it leaves because of trouble with others.
+        """
 
         def leave() -> None:
-            self._store.set(left_key(self._rank), "")
+            self._store.set(left_key(self.rank), json.dumps(num_operations))
             self._store.add("num_closed", 1)
 
         self._ask(leave)
@@ -102,11 +124,11 @@ class Notes:
         return self._ask(lambda: self._store.add("num_closed", 0))
 
     def _whereabouts(self, rank: int) -> Whereabouts:
-        closed = self._store.check([left_key(rank)])
+        closed_after = json.loads(self._store.get(left_key(rank))) if self._store.check([left_key(rank)]) else None
         if not self._store.check([f"waits/{rank}"]):
-            return Whereabouts(closed=closed)
-        number, call = json.loads(self._store.get(f"waits/{rank}"))
-        return Whereabouts(int(number), str(call), closed)
+            return Whereabouts(closed_after=closed_after)
+        number, *asked = json.loads(self._store.get(f"waits/{rank}"))
+        return Whereabouts(int(number), Asked(*asked), closed_after)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         answers: list[Answer] = []

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from laconic.comm.transport._telling import telling
 from laconic.errors import CommunicationError
 from laconic.ranks import Place, is_loopback
 
@@ -28,7 +29,14 @@ def make_group(store: Store, place: Place, environment: Mapping[str, str], timeo
     on_gpu = torch.cuda.is_available() and dist.is_nccl_available()
     if on_gpu:
         torch.cuda.set_device(int(environment.get("LOCAL_RANK", place.rank % torch.cuda.device_count())))
-    with _gloo_on(_loopback_interface() if is_loopback(place.address) else None):
+
+    def words() -> str:
+        return (
+            f"Rank {place.rank} connects to the {place.num_ranks - 1} others, which have all come. If it cannot, set "
+            f"{_INTERFACE} to the interface that joins them."
+        )
+
+    with _gloo_on(_loopback_interface() if is_loopback(place.address) else None), telling(words):
         try:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if on_gpu else "gloo",

@@ -6,18 +6,29 @@ timeout to say that nobody is there, and says it with pages of C++ frames.
 """
 
 import errno
+import json
 import socket
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from laconic.comm.transport._notes import left_key
+from laconic.comm.transport._telling import telling
 from laconic.errors import CommunicationError
 from laconic.ranks import Place, is_loopback, name_ranks
 
 _KNOCK_SECONDS = 0.1
+# A firewall drops what we send: another try costs nothing.
+_CONNECT_SECONDS = 5.0
+# Under this name, the message for all that a rank was started twice.
+_TWICE = "twice"
+_OWN_RANKS = (
+    "with torchrun, give each machine its own --node-rank or use --rdzv-backend c10d; otherwise give each process its "
+    "own RANK"
+)
 
 
 def open_store(place: Place, deadline: float) -> Store:
@@ -65,32 +76,59 @@ def _enter(store: Store, place: Place) -> Store | None:
         return None
     if has_left:
         return None
-    raise CommunicationError(
-        f"Two processes were started as rank {place.rank}. Give each its own RANK, 0 to {place.num_ranks - 1}."
+    home = PrefixStore("laconic/1", store)
+    key = _here(place.rank)
+    first = json.loads(home.get(key))[1] if home.check([key]) else "another machine"
+    message = (
+        f"Two processes were started as rank {place.rank}, on {first} and on {socket.gethostname()}. Each of the "
+        f"{place.num_ranks} ranks is started once: {_OWN_RANKS}, 0 to {place.num_ranks - 1}."
     )
+    # Those who are here already wait for a rank that will not come.
+    home.set(_TWICE, message)
+    raise CommunicationError(message)
 
 
 def _wait_for_all(home: Store, place: Place, deadline: float) -> Store:
+    keys = [_here(rank) for rank in range(place.num_ranks)]
+    where = f"{place.address} port {place.port}"
+
+    def missing() -> str:
+        absent = [rank for rank, key in enumerate(keys) if not home.check([key])]
+        return f"{name_ranks(absent) if absent else 'no rank'} of {place.num_ranks}"
+
     try:
-        home.set(f"here/{place.rank}", str(place.num_ranks))
-        keys = [f"here/{rank}" for rank in range(place.num_ranks)]
-        while not home.check(keys):
-            if time.monotonic() > deadline:
-                missing = [rank for rank, key in enumerate(keys) if not home.check([key])]
-                raise CommunicationError(
-                    f"{name_ranks(missing).capitalize()} of {place.num_ranks} did not come to {place.address} port "
-                    f"{place.port} in time. Look why they did not start, or give a longer timeout."
-                )
-            time.sleep(_KNOCK_SECONDS)
-        counts = [int(home.get(key)) for key in keys]
+        home.set(_here(place.rank), json.dumps([place.num_ranks, socket.gethostname()]))
+        with telling(lambda: f"Rank {place.rank} waits for {missing()} at {where}."):
+            while not home.check(keys):
+                if home.check([_TWICE]):
+                    raise CommunicationError(home.get(_TWICE).decode())
+                if time.monotonic() > deadline:
+                    raise CommunicationError(
+                        f"{missing().capitalize()} did not come to {where} in time; {_describe_present(home, keys)} "
+                        f"did. Look why the others did not start. Every rank is started once: {_OWN_RANKS}."
+                    )
+                time.sleep(_KNOCK_SECONDS)
+        counts = [int(json.loads(home.get(key))[0]) for key in keys]
     except RuntimeError as error:
         raise CommunicationError(
-            f"The store at {place.address} port {place.port} was lost while ranks came together: {place.keeper} has "
-            f"ended. Look at its output."
+            f"The store at {where} was lost while ranks came together: {place.keeper} has ended. Look at its output."
         ) from error
     if len(set(counts)) > 1:
         raise CommunicationError(f"Ranks were started with different WORLD_SIZE, in rank order: {counts}.")
     return home
+
+
+def _here(rank: int) -> str:
+    return f"here/{rank}"
+
+
+def _describe_present(home: Store, keys: Sequence[str]) -> str:
+    """Returns the ranks that have come, by machine: "ranks 0, 1 on alpha, rank 4 on beta"."""
+    by_host: dict[str, list[int]] = {}
+    for rank, key in enumerate(keys):
+        if home.check([key]):
+            by_host.setdefault(str(json.loads(home.get(key))[1]), []).append(rank)
+    return ", ".join(f"{name_ranks(ranks)} on {host}" for host, ranks in by_host.items())
 
 
 def join_existing() -> Store:
@@ -120,24 +158,27 @@ def _listen(place: Place) -> int:
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened at ({error})"
         raise CommunicationError(
             f"Rank 0 should keep the store at {place.address}, but port {place.port} {reason}. Choose another "
-            f"MASTER_PORT, the same for all ranks, or end the process that holds it."
+            f"MASTER_PORT, the same for all ranks, or end the process that holds it; is it another rank 0?"
         ) from error
 
 
 def _knock(place: Place, deadline: float) -> None:
     """Returns when somebody listens at the place; ranks may start before it does."""
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            with socket.create_connection((place.address, place.port), timeout=max(left, _KNOCK_SECONDS)):
-                return
-        except OSError as error:
-            if left <= _KNOCK_SECONDS:
-                raise CommunicationError(
-                    f"Nobody answers at {place.address} port {place.port}, where {place.keeper} should be: {error}. "
-                    f"Check that it runs, that MASTER_ADDR and MASTER_PORT are right, and that no firewall is between."
-                ) from error
-        time.sleep(_KNOCK_SECONDS)
+    where = f"{place.address} port {place.port}"
+    with telling(lambda: f"Rank {place.rank} waits for {place.keeper} at {where}: nobody answers there yet."):
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                seconds = max(min(left, _CONNECT_SECONDS), _KNOCK_SECONDS)
+                with socket.create_connection((place.address, place.port), timeout=seconds):
+                    return
+            except OSError as error:
+                if left <= _KNOCK_SECONDS:
+                    raise CommunicationError(
+                        f"Nobody answers at {where}, where {place.keeper} should be: {error}. Check that it runs, that "
+                        f"MASTER_ADDR and MASTER_PORT are right, and that no firewall is between."
+                    ) from error
+            time.sleep(_KNOCK_SECONDS)
 
 
 def _until(deadline: float) -> timedelta:

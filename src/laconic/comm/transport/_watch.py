@@ -1,16 +1,24 @@
 """Watch: waits for an operation between processes, never for ever, and says who was in the way."""
 
+import logging
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, final
 
-from laconic.comm.transport._diagnosis import Trouble, diagnose, failed_rank
+from laconic.comm.transport._diagnosis import Trouble, diagnose, find_known_cause, find_parted
+from laconic.comm.transport._differences import Asked
 from laconic.comm.transport._notes import Notes, StoreGoneError
 from laconic.errors import CommunicationError
+from laconic.ranks import name_ranks
+
+_log = logging.getLogger(__name__)
 
 # A rank that waits this long says so, and looks whether another has failed. A step that goes well never gets there.
 _MOMENT_SECONDS = 1.0
+# Where others are is looked at after one moment, two, four, ... and then every so many seconds; these are also said.
+_LONG_SECONDS = 30.0
+# Another rank's note is compared with the call of the same number here, among so many of the last.
+_REMEMBERED = 256
 
 
 @final
@@ -25,20 +33,29 @@ class Watch:
 
     def __init__(self, notes: Notes, keeper: str, timeout: float) -> None:
         self.notes = notes
+        self.had_trouble = False
+        """Whether an operation could not be ended here."""
         self._keeper = keeper
         self._timeout = timeout
         self._moment = min(_MOMENT_SECONDS, timeout / 4)
+        self._asked: dict[int, Asked] = {}
 
-    def wait(self, work: Any, number: int, call: Callable[[], str]) -> None:
+    def remember(self, number: int, asked: Asked) -> None:
+        """Told of every operation that is started here."""
+        self._asked[number] = asked
+        self._asked.pop(number - _REMEMBERED, None)
+
+    def wait(self, work: Any, number: int, asked: Asked) -> None:
         """Returns when `work` is done, or raises.
 
         Args:
             work: what torch.distributed gave for the operation.
             number: of the operation.
-            call: gives the operation in words; asked only when there is trouble.
+            asked: the operation itself.
         """
         begin = time.monotonic()
         moment = timedelta(seconds=self._moment)
+        next_look = 0.0
         is_over = False
         while True:
             try:
@@ -51,23 +68,35 @@ class Watch:
                 if failed or (waited >= self._timeout and not is_over):
                     # The backend has the same timeout, and may be first to find it over.
                     timed_out = waited > 0.9 * self._timeout
-                    raise self.explain(number, call(), error, timed_out=timed_out) from error
+                    raise self.explain(number, asked, error, timed_out=timed_out) from error
             # What is over may have ended well a moment too late: waiting once more takes no time, and tells.
             if not is_over:
-                self._look_around(number, call)
+                self._look_around(number, asked, waited, is_thorough=waited >= next_look)
+                if waited >= next_look:
+                    next_look = waited + min(waited, _LONG_SECONDS)
 
-    def explain(self, number: int, call: str, error: Exception, *, timed_out: bool) -> CommunicationError:
+    def explain(self, number: int, asked: Asked, error: Exception, *, timed_out: bool) -> CommunicationError:
         """Returns what to raise for an operation that failed here with `error`."""
-        trouble = Trouble(number, call, self._timeout if timed_out else None, str(error).strip().split("\n")[0])
-        return diagnose(self.notes, trouble, keeper=self._keeper, moment=self._moment)
+        self.had_trouble = True
+        cause = str(error).strip().split("\n")[0]
+        trouble = Trouble(number, asked, self._timeout if timed_out else None, cause)
+        return diagnose(self.notes, trouble, self._asked, keeper=self._keeper, moment=self._moment)
 
-    def _look_around(self, number: int, call: Callable[[], str]) -> None:
+    def _look_around(self, number: int, asked: Asked, waited: float, *, is_thorough: bool) -> None:
         try:
-            failed = failed_rank(self.notes)
-            if failed is None:
-                self.notes.wait_at(number, call())
+            cause = find_known_cause(self.notes)
+            if cause is None and is_thorough:
+                self.notes.wait_at(number, asked)
+            if cause is None and (is_thorough or self.notes.num_closed()):
+                whereabouts = self.notes.whereabouts()
+                cause = find_parted(self.notes, number, self._asked, whereabouts)
+                if is_thorough and waited >= _LONG_SECONDS:
+                    missing = [rank for rank, where in enumerate(whereabouts) if where.number < number]
+                    names = name_ranks(missing) if missing else "the network"
+                    _log.warning("Waiting since %.0f s for %s at operation %d (%s).", waited, names, number, asked)
         except StoreGoneError:
             # The operation itself may still end well; if not, it will say so.
             return
-        if failed is not None:
-            raise failed
+        if cause is not None:
+            self.had_trouble = True
+            raise cause

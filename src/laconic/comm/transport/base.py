@@ -9,8 +9,9 @@ is started, then waited for, and several may be under way:
 
 What is promised, and tested for every member (tests/contracts/test_transport_contract.py): equal results; every wait
 ends, at the latest after the timeout with an error that names who is missing; when one rank fails, the others that
-wait end with RankFailedError. All tensors handed over are contiguous; `Communicator` is what the rest of Laconic uses.
-A transport is used by one thread at a time.
+wait end with RankFailedError; ranks that do different things at the same operation (another call, or the same one for
+another `purpose`) never mix their data, and end with an error that names both sides. All tensors handed over are
+contiguous; `Communicator` is what the rest of Laconic uses. A transport is used by one thread at a time.
 """
 
 from abc import ABC, abstractmethod
@@ -50,6 +51,8 @@ class Transport(ABC):
         self.rank = rank
         self.num_ranks = num_ranks
         self.device = device
+        self.purpose = ""
+        """What the next operations are for, in words; `Communicator` says it before each. The same on all ranks."""
 
     @abstractmethod
     def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:

@@ -14,6 +14,7 @@ in every run. Torch's random generator is shared by threads; Laconic does not us
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar, final
 
 import torch
@@ -138,7 +139,7 @@ class ThreadTransport(Transport):
     def _start(self, call: Call, finish: Callable[[list[Call]], None]) -> Pending:
         number = self._next_number
         self._next_number += 1
-        self._place.come(self.rank, number, call)
+        self._place.come(self.rank, number, replace(call, purpose=self.purpose))
         return _ThreadPending(self._place, self.rank, number, finish)
 
 

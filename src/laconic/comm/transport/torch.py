@@ -3,7 +3,8 @@
     with connect(os.environ) as transport:      # under torchrun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set
         ...
 
-A process group that exists is used and left alone. The GPU branch follows torch's documentation; it was never run.
+A process group that exists is used and left alone. On CPU, every operation is made of messages whose tags say what they
+are for (_messages.py): ranks that do different things never mix their data.
 """
 
 import time
@@ -16,11 +17,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from laconic.comm.transport._combine import combine
-from laconic.comm.transport._messages import post_messages
+from laconic.comm.transport import _nccl as nccl
+from laconic.comm.transport._combine import combine_into
+from laconic.comm.transport._differences import Asked
+from laconic.comm.transport._messages import Messages, Waiter, post_messages
 from laconic.comm.transport._notes import Notes, StoreGoneError
 from laconic.comm.transport._process_group import make_group
 from laconic.comm.transport._rendezvous import join_existing, meet
+from laconic.comm.transport._sums import PendingSum, TwoRounds, part_buffers, shares
 from laconic.comm.transport._watch import Watch
 from laconic.comm.transport.base import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -35,12 +39,13 @@ from laconic.comm.transport.base import (
 )
 from laconic.ranks import Place, read_place
 
+# Up to this size, every rank gets an all_reduce whole from every other: one round is sooner over than two.
+_ONE_ROUND_BYTES = 4096
 # How long the process that keeps the store stays for the others to read it.
 _LINGER_SECONDS = 2.0
 
-_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-# Torch 2.13 renamed it, and warns about the old name.
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+# Starts an operation, given its number and what was asked.
+Launch = Callable[[int, Asked], Any]
 
 
 def connect(environment: Mapping[str, str], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> "TorchTransport":
@@ -76,6 +81,7 @@ class TorchTransport(Transport):
         # A connection of their own: the backend may be waiting for an answer on the other.
         notes = Notes(store.clone(), self.rank, self.num_ranks)  # type: ignore[attr-defined]
         self._watch = Watch(notes, place.keeper if place is not None else "the maker of the process group", timeout)
+        self._waiter = Waiter()
         self._timeout = timeout
         self._store = store
         self._place = place
@@ -83,52 +89,62 @@ class TorchTransport(Transport):
         # A rank that fails leaves operations that it never waits for. They stay until the end: a message that is
         # dropped on its way stops its connection, and the others with it.
         self._under_way: dict[int, Pending] = {}
+        # By their number: of these the second round was not started yet.
+        self._in_first_round: dict[int, TwoRounds] = {}
         self._is_open = True
 
     def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
         check_all_to_all(self, out, out_sizes, data, sizes)
-        row_bytes = data.shape[1:].numel() * data.itemsize
-        source, to = _as_bytes(data), [size * row_bytes for size in sizes]
-        target, come = _as_bytes(out), [size * row_bytes for size in out_sizes]
-
-        def launch(number: int) -> Any:
-            if data.is_cuda:
-                return dist.all_to_all_single(target, source, come, to, async_op=True)
-            parts = target.split_with_sizes(come), source.split_with_sizes(to)
-            return post_messages(self.rank, *parts, number, self._timeout)
-
-        return self._start("all_to_all", data, launch)
+        return self._start_exchange("all_to_all", out, out_sizes, data, sizes)
 
     def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
-        travels, travels_by = tensor, op
-        if tensor.dtype == torch.bool:
-            travels = tensor.view(torch.uint8)
-            # As numbers, 256 ranks that say yes would add up to no.
-            travels_by = "max" if op == "sum" else op
-        return self._start(
-            f"all_reduce, {op},", tensor, lambda _: dist.all_reduce(travels, _REDUCTIONS[travels_by], async_op=True)
-        )
+        operation = f"all_reduce, {op},"
+        if tensor.is_cuda:
+            return self._start(self._asked(operation, tensor), tensor, lambda *_: nccl.all_reduce(tensor, op))
+        if self.num_ranks <= 2 or tensor.nbytes <= _ONE_ROUND_BYTES:
+            whole = part_buffers(tensor, self.rank, self.num_ranks)
+            return PendingSum(self._start_gather(operation, whole, tensor), whole, tensor, op)
+        # Rank r adds up the r-th part, and sends the sum to all.
+        shared = tensor.view(-1).split_with_sizes(shares(tensor.numel(), self.num_ranks))
+        own = shared[self.rank]
+        parts = part_buffers(own, self.rank, self.num_ranks)
+        first_number = self._next_number
+        asked = self._asked(operation, tensor)
+        first = self._start(asked, tensor, self._posting(parts, shared))
+        second_number = self._take_number()
+
+        def start_second() -> Pending:
+            combine_into(own, parts, op)
+            return self._launch(second_number, asked, tensor, self._posting(shared, [own] * self.num_ranks))
+
+        self._in_first_round[first_number] = pending = TwoRounds(first, start_second)
+        return pending
 
     def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
         check_all_gather(self, out, data)
-        target, source = _as_bytes(out), _as_bytes(data)
-        return self._start("all_gather", data, lambda _: _all_gather(target, source, async_op=True))
+        return self._start_gather("all_gather", out.unbind(), data)
 
     def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
         # Gloo's own moves every word twice; NCCL's has the same words as this, but no fixed order.
         check_reduce_scatter(self, out, data, sizes)
         parts = out.new_empty((self.num_ranks, *out.shape))
-        exchange = self.start_all_to_all(parts.flatten(0, 1), [out.shape[0]] * self.num_ranks, data, sizes)
-        return _PendingSum(exchange, parts, out)
+        came = [out.shape[0]] * self.num_ranks
+        exchange = self._start_exchange("reduce_scatter", parts.flatten(0, 1), came, data, sizes)
+        return PendingSum(exchange, parts.unbind(), out, "sum")
 
     def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
-        travels, call = _as_bytes(tensor), f"broadcast from rank {root}"
-        return self._start(call, tensor, lambda _: dist.broadcast(travels, root, async_op=True))
+        asked = self._asked(f"broadcast from rank {root}", tensor)
+        if tensor.is_cuda:
+            return self._start(asked, tensor, lambda *_: nccl.broadcast(tensor, root))
+        nothing, is_root, ranks = tensor.new_empty(0), self.rank == root, range(self.num_ranks)
+        sources = [tensor if is_root and rank != root else nothing for rank in ranks]
+        targets = [tensor if rank == root and not is_root else nothing for rank in ranks]
+        return self._start(asked, tensor, self._posting(targets, sources))
 
     def barrier(self) -> None:
         # Not torch's: it guesses which GPU is ours.
-        token = torch.zeros(1, device=self.device)
-        self._start("barrier", token, lambda _: dist.all_reduce(token, async_op=True)).wait()
+        token = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        self._start_gather("barrier", token.new_empty((self.num_ranks, 1)).unbind(), token).wait()
 
     def announce_failure(self, error: BaseException) -> None:
         if self._is_open:
@@ -141,7 +157,8 @@ class TorchTransport(Transport):
             return
         self._is_open = False
         with suppress(StoreGoneError):
-            self._watch.notes.close()
+            self._watch.notes.close(None if self._watch.had_trouble else self._next_number)
+        self._waiter.close(break_connections=self._place is not None)
         if self._place is None:
             return
         if dist.is_initialized():
@@ -156,26 +173,66 @@ class TorchTransport(Transport):
         # The last reference to the store, and with it to the thread that serves it.
         del self._store, self._watch
 
-    def _start(self, operation: str, tensor: Tensor, launch: Callable[[int], Any]) -> Pending:
-        assert self._is_open, "the transport was closed"
+    def _start_exchange(
+        self, operation: str, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
+    ) -> Pending:
+        # How many rows a rank sends is its own affair.
+        alike = f"{operation} {data.dtype} {tuple(data.shape[1:])}"
+        asked = Asked(describe(operation, data), self.purpose, alike)
+        if data.is_cuda:
+            return self._start(asked, data, lambda *_: nccl.all_to_all(out, out_sizes, data, sizes))
+        targets, sources = out.split_with_sizes(list(out_sizes)), data.split_with_sizes(list(sizes))
+        return self._start(asked, data, self._posting(targets, sources))
+
+    def _start_gather(self, operation: str, targets: Sequence[Tensor], data: Tensor) -> Pending:
+        asked = self._asked(operation, data)
+        if data.is_cuda:
+            return self._start(asked, data, lambda *_: nccl.all_gather(targets, data))
+        return self._start(asked, data, self._posting(targets, [data] * self.num_ranks))
+
+    def _asked(self, operation: str, tensor: Tensor) -> Asked:
+        words = describe(operation, tensor)
+        return Asked(words, self.purpose, words)
+
+    def _posting(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Launch:
+        def post(number: int, asked: Asked) -> Messages:
+            return post_messages(self.rank, targets, sources, number, asked, waiter=self._waiter, timeout=self._timeout)
+
+        return post
+
+    def _take_number(self) -> int:
         number = self._next_number
         self._next_number += 1
+        return number
+
+    def _start(self, asked: Asked, tensor: Tensor, launch: Launch) -> Pending:
+        return self._launch(self._take_number(), asked, tensor, launch)
+
+    def _launch(self, number: int, asked: Asked, tensor: Tensor, launch: Launch) -> Pending:
+        assert self._is_open, "the transport was closed"
+        self._watch.remember(number, asked)
         try:
-            work = launch(number)
+            work = launch(number, asked)
         except RuntimeError as error:
-            raise self._watch.explain(number, describe(operation, tensor), error, timed_out=False) from error
+            raise self._watch.explain(number, asked, error, timed_out=False) from error
 
         def wait() -> None:
+            self._begin_second_rounds(number)
             if tensor.is_cuda:
                 # The stream waits, not the process; torch's watchdog ends a process whose NCCL operation hangs.
                 work.wait()
             else:
-                self._watch.wait(work, number, lambda: describe(operation, tensor))
+                self._watch.wait(work, number, asked)
             del self._under_way[number]
 
         # `launch` holds the tensors that the backend reads and writes, until the operation is over.
         self._under_way[number] = pending = _TorchPending(wait, launch)
         return pending
+
+    def _begin_second_rounds(self, before: int) -> None:
+        """Starts the second rounds of earlier operations: another rank may wait for them, and come here only then."""
+        for number in [number for number in self._in_first_round if number < before]:
+            self._in_first_round.pop(number).begin_second()
 
 
 @final
@@ -195,24 +252,3 @@ class _TorchPending(Pending):
         if self._wait is not None:
             self._wait()
             self._wait = self._holds = None
-
-
-@final
-class _PendingSum(Pending):
-    """A reduce_scatter: rows from each rank, then their sum."""
-
-    def __init__(self, exchange: Pending, parts: Tensor, out: Tensor) -> None:
-        self._exchange = exchange
-        self._parts: Tensor | None = parts
-        self._out = out
-
-    def wait(self) -> None:
-        if self._parts is not None:
-            self._exchange.wait()
-            self._out.copy_(combine(self._parts.unbind(), "sum"))
-            self._parts = None
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """Returns a flat view; gloo knows a handful of dtypes only, and what is merely moved needs none."""
-    return tensor.view(-1).view(torch.uint8)
