@@ -23,7 +23,11 @@ def train(
         help="A dataset (see `laconic datasets`), a file or a store folder; without it sbm, a small built-in graph.",
     ),
     model: str | None = typer.Option(
-        None, "--model", "-m", help="mlp, sgc, gcn, sage, gin, gat, gatv2 or appnp; with settings: 'sage(hidden=256)'."
+        None,
+        "--model",
+        "-m",
+        help="mlp, sgc, gcn, sage, gin, gat, gatv2 or appnp; with settings: 'sage(hidden=256)'; or a class or function "
+        "of your own: my_model.py:Net.",
     ),
     strategy: str | None = typer.Option(
         None,
@@ -59,6 +63,7 @@ def train(
     laconic train cora.npz --model gcn --epochs 100 --set training.lr=0.02
     laconic train store/arxiv -m "sage(hidden=256)" -s training.batch_size=1024
     laconic train store/arxiv --ranks 4
+    laconic train cora.npz --model my_model.py:Net -s model.hidden=64
     laconic train --resume runs/cora-gcn-001
     ```
     """
@@ -84,6 +89,9 @@ def train(
         else:
             check_resume(resume, layers(num_ranks), num_ranks)
 
+    if ranks is not None and ranks > 1 and model is not None and ":" in model and not has_several_ranks():
+        # The user's own code is tried once here, before every rank executes it.
+        check(ranks)
     rank = share_among_ranks(ranks, check)
     summary = _run(layers(2 if has_several_ranks() else 1), resume)
     if rank == 0:
@@ -137,11 +145,10 @@ def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _print_settings(model: str) -> None:
-    from laconic.specs import split_spec
     from laconic.trainer.settings import list_settings
 
     table = Table("Setting", "Default", "Meaning", box=None, padding=(0, 2, 0, 0))
-    for setting in list_settings(split_spec(model, family="model")[0]):
+    for setting in list_settings(model):
         table.add_row(*map(Text, (setting.name, setting.default, setting.explanation)))
     console().print(table)
 

@@ -1,6 +1,7 @@
-"""Sample models by name, for the command: thin builders around PyG's ready-made classes, and no more.
+"""Models for the command: samples by name, thin builders around PyG's ready-made classes; and models of one's own.
 
-A library user brings any PyG model instead. A new sample is one file here and one line in MODELS.
+A new sample is one file here and one line in MODELS. A model of one's own is a class or function of the user's code
+(own.py). A library user may also give a model object (given.py).
 
     build_model(parse_model("gat(hidden=128, heads=8)"), num_features=500, num_classes=3, seed=0)
 """
@@ -16,7 +17,9 @@ from laconic.models.gat import Gat
 from laconic.models.gatv2 import Gatv2
 from laconic.models.gcn import Gcn
 from laconic.models.gin import Gin
+from laconic.models.given import GivenModel
 from laconic.models.mlp import Mlp
+from laconic.models.own import OwnModel, own_model, split_own
 from laconic.models.sage import Sage
 from laconic.models.sgc import Sgc
 from laconic.specs import parse_spec
@@ -34,8 +37,9 @@ MODELS: Mapping[str, type[ModelSpec]] = {
 
 
 def parse_model(text: str) -> ModelSpec:
-    """Returns the settings that a text such as "sage(hidden=256, layers=3)" names."""
-    return parse_spec(text, MODELS, family="model")
+    """Returns the settings that a text such as "sage(hidden=256, layers=3)" or "my_model.py:Net(hidden=64)" names."""
+    own = split_own(text)
+    return parse_spec(text, MODELS, family="model") if own is None else own_model(*own)
 
 
 def build_model(spec: ModelSpec, *, num_features: int, num_classes: int, seed: int) -> nn.Module:
@@ -46,4 +50,4 @@ def build_model(spec: ModelSpec, *, num_features: int, num_classes: int, seed: i
         return spec.build(num_features, num_classes)
 
 
-__all__ = ["MODELS", "ModelSpec", "build_model", "parse_model"]
+__all__ = ["MODELS", "GivenModel", "ModelSpec", "OwnModel", "build_model", "own_model", "parse_model", "split_own"]

@@ -197,9 +197,13 @@ def choose_batches(
     strategy: Strategy,
     communicator: Communicator,
     *,
-    is_own_model: bool,
+    num_hops: int | None,
 ) -> Batches:
-    """Returns the batches that the configuration asks for."""
+    """Returns the batches that the configuration asks for.
+
+    Args:
+        num_hops: how many hops the model looks; None where it is not known, as of a model of the user's own.
+    """
     training = config.training
     if not training.batch_size:
         return WholeGraph(shard, strategy.num_train)
@@ -212,17 +216,16 @@ def choose_batches(
         )
     fanouts = training.fanouts
     if not fanouts:
-        if is_own_model:
+        if num_hops is None:
             raise ConfigError(
                 "training.batch_size is set, but how many hops a model of your own looks is not known. Set "
                 "training.fanouts to one number per convolution, such as [10, 10]."
             )
         # A model that looks at no neighbour gets one that it does not look at.
-        fanouts = (DEFAULT_FANOUT,) * config.model.num_hops or (1,)
-    elif not is_own_model and len(fanouts) != config.model.num_hops:
+        fanouts = (DEFAULT_FANOUT,) * num_hops or (1,)
+    elif num_hops is not None and len(fanouts) != num_hops:
         raise ConfigError(
-            f"training.fanouts should have one number per hop of the model, {config.model.num_hops}; got "
-            f"{list(fanouts)}."
+            f"training.fanouts should have one number per hop of the model, {num_hops}; got {list(fanouts)}."
         )
     if strategy.draws_batches:
         return RankBatches(

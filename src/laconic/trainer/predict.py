@@ -21,7 +21,7 @@ from laconic.comm.gather import gather_rows
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph
 from laconic.launch.agreement import check_agreement
-from laconic.models import build_model
+from laconic.models import OwnModel, build_model
 from laconic.store import Manifest
 from laconic.strategies import parse_strategy
 from laconic.trainer.checkpoint import Checkpoints, Which
@@ -29,7 +29,7 @@ from laconic.trainer.data import describe_data, open_data, prepare_rows
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
-from laconic.trainer.start import together, using_seed, using_threads
+from laconic.trainer.start import tell_kept_model, together, using_seed, using_threads
 
 # Shapes: N nodes, C classes or labels
 
@@ -87,6 +87,8 @@ def predict(
         _check_fits(about, snapshot, path)
         is_multilabel = bool(snapshot.notes["inputs"]["is_multilabel"])
         facts = {"checkpoint": snapshot.name, **describe_data(data)}
+        if isinstance(config.model, OwnModel):
+            facts["model"] = config.model.sha256
         check_agreement(communicator, {name: str(fact) for name, fact in facts.items()})
         # The exact ones, whatever the model was trained with.
         strategy = parse_strategy("single" if communicator.num_ranks == 1 else "compressed_halo")
@@ -95,6 +97,7 @@ def predict(
         prepare = partial(prepare_rows, normalised=snapshot.notes["inputs"]["normalise_features"])
         shard = strategy.with_features(prepare(shard.x), prepare)
         if model is None:
+            tell_kept_model(config, communicator)
             num_classes = snapshot.notes["inputs"]["num_classes"]
             model = build_model(config.model, num_features=about.num_features, num_classes=num_classes, seed=0)
         load_model(model, snapshot, checkpoints.folder / snapshot.name)
