@@ -24,7 +24,9 @@ from laconic.launch.join import join_ranks
 from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.data import check_trainable, describe_data, open_data
-from laconic.trainer.evaluate import Evaluation
+from laconic.trainer.embeddings import Embeddings, embeddings
+from laconic.trainer.evaluate import Evaluation, whole_graph_logits
+from laconic.trainer.predict import Predictions, gather_predictions
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -87,6 +89,7 @@ class Session:
         self._seed = seed
         self._shard: Shard | None = None
         self._model: nn.Module | None = None
+        self._epoch = 0
 
     @property
     def rank(self) -> int:
@@ -135,6 +138,7 @@ class Session:
         self.strategy.expect_epochs(num_epochs)
         for epoch in range(1, num_epochs + 1):
             self.strategy.start_epoch(epoch)
+            self._epoch = epoch
             yield epoch
 
     def loss(self, function: Callable[..., Tensor], out: Tensor, shard: Shard) -> Tensor:
@@ -180,6 +184,32 @@ class Session:
         """
         model, shard = self._attached()
         return Evaluation(metric, shard, self.communicator)(model)
+
+    def predict(self) -> Predictions:
+        """Returns what the model says of every node, exactly, by node id: classes and probabilities.
+
+        All ranks call it together. Rank 0 gets the predictions, and the others get empty ones.
+        """
+        model, shard = self._attached()
+        return gather_predictions(
+            self.communicator,
+            shard,
+            whole_graph_logits(model, shard),
+            is_multilabel=self._about.is_multilabel,
+            epoch=self._epoch,
+        )
+
+    def embeddings(self, layer: str | None = None) -> Embeddings:
+        """Returns hidden rows of every node, exactly, by node id: `.node_ids` and `.vectors`.
+
+        All ranks call it together. Rank 0 gets the rows, and the others get none.
+
+        Args:
+            layer: a submodule such as "convs.0", whose outputs are wanted. By default the rows that enter the last
+                convolution or linear layer that has weights.
+        """
+        model, shard = self._attached()
+        return embeddings(model, shard, self.communicator, layer)
 
     def _attached(self) -> tuple[nn.Module, Shard]:
         if self._model is None or self._shard is None:

@@ -13,17 +13,17 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from laconic.atomic import find_obstacle, write_file
 from laconic.comm import Communicator
-from laconic.comm.gather import gather_rows
 from laconic.errors import ConfigError, DataError
-from laconic.graph import Graph
+from laconic.graph import Graph, Shard
 from laconic.launch.agreement import check_agreement
 from laconic.models import OwnModel, build_model
 from laconic.store import Manifest
 from laconic.strategies import parse_strategy
+from laconic.trainer.by_node import gather_by_node
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.data import describe_data, open_data, prepare_rows
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
@@ -40,7 +40,7 @@ class Predictions:
     """What a model says of every node.
 
     Args:
-        node_ids: the nodes' ids in their data, (N,).
+        node_ids: the nodes' ids in their data, in rising order, (N,).
         classes: the likeliest class (N,), or 0 and 1 for each label (N, C).
         probabilities: of each class or label, float32, (N, C).
         epoch: the epoch that the model's weights are of.
@@ -108,18 +108,19 @@ def predict(
                 logits_NC = whole_graph_logits(model, shard)
             finally:
                 attachment.detach()
-        with communicator.ledger.phase("evaluation"):
-            logits_NC = gather_rows(communicator, logits_NC, root=0)
-            node_ids = gather_rows(communicator, shard.node_ids, root=0)
-    if communicator.num_ranks > 1:
-        # Ranks hold the nodes in an order of their own.
-        order = node_ids.argsort()
-        node_ids, logits_NC = node_ids[order], logits_NC[order]
+        return gather_predictions(communicator, shard, logits_NC, is_multilabel=is_multilabel, epoch=snapshot.epoch)
+
+
+def gather_predictions(
+    communicator: Communicator, shard: Shard, logits_NC: Tensor, *, is_multilabel: bool, epoch: int
+) -> Predictions:
+    """Returns what a model's outputs say of every node, on rank 0; the others get none."""
+    node_ids, logits_NC = gather_by_node(communicator, shard, logits_NC)
     return Predictions(
         node_ids=node_ids.numpy(),
         classes=predicted(logits_NC, is_multilabel=is_multilabel).numpy(),
         probabilities=probabilities(logits_NC, is_multilabel=is_multilabel).float().numpy(),
-        epoch=snapshot.epoch,
+        epoch=epoch,
     )
 
 

@@ -98,7 +98,7 @@ def test_ranks_with_different_code_say_so_before_they_train(tmp_path, small_grap
 def test_a_model_that_lacks_a_width_is_refused_before_a_folder_is_made(tmp_path, small_graph):
     (tmp_path / "net.py").write_text(NET.replace("in_channels", "in_size"))
     model = parse_model(f"{tmp_path}/net.py:Net")
-    with pytest.raises(ConfigError, match="Net needs `in_size`.*8 features and 4 classes"):
+    with pytest.raises(ConfigError, match=r"Net needs `in_size`.*8 features and 4 classes"):
         start(config_of(tmp_path / "run", model=model), graph=small_graph)
     assert not (tmp_path / "run").exists()
 
