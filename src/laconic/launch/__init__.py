@@ -1,6 +1,9 @@
 """How ranks come into being. Nothing is imported here: `laconic.launch.local` needs no torch to start ranks.
 
 local.py        starts ranks on this machine
+function.py     runs a Python function on ranks of this machine, for scripts and notebooks
+worker.py       one rank of that, as a process
+values.py       arguments and results between processes, without pickle
 last_words.py   what ranks say before they fail, told once
 environment.py  which rank this process is, by torchrun's or SLURM's variables
 join.py         brings the ranks together

@@ -16,9 +16,9 @@ from typing import Any, final
 
 from torch import nn
 
-from laconic.errors import CheckpointError, ConfigError
+from laconic.errors import CheckpointError, ConfigError, describe_exception
 from laconic.models.base import ModelSpec
-from laconic.models.own_code import FORMS, ModelCode, describe_failure, import_code, is_file, read_code
+from laconic.models.own_code import FORMS, ModelCode, import_code, is_file, read_code
 from laconic.specs import split_spec, unknown_name
 
 INPUT_NAMES = (
@@ -84,7 +84,7 @@ class OwnModel(ModelSpec):
         except Exception as error:
             given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
             raise ConfigError(
-                f"{self.name}({given}) cannot be built: {describe_failure(error, self.code.root)}."
+                f"{self.name}({given}) cannot be built: {describe_exception(error, self.code.root)}."
             ) from error
         if not isinstance(model, nn.Module):
             raise ConfigError(

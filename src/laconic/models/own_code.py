@@ -16,7 +16,6 @@ import os
 import sys
 import sysconfig
 import threading
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import final
 
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, describe_exception
 from laconic.specs import one_syntax_tree
 
 FORMS = "Write --model FILE.py:NAME, such as my_model.py:Net, or --model PACKAGE.MODULE:NAME."
@@ -113,16 +112,6 @@ def import_code(code: ModelCode) -> ModuleType:
         return _imported[key]
 
 
-def describe_failure(error: BaseException, root: Path) -> str:
-    """Returns an exception in a line: its kind, its message, and the line of code below `root` that it came from."""
-    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    if isinstance(error, SyntaxError):
-        return f"{said} ({error.filename}, line {error.lineno})"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(root)] or frames[-1:]
-    return f"{said} ({own[-1].filename}, line {own[-1].lineno})" if own else said
-
-
 def _import(code: ModelCode) -> ModuleType:
     try:
         with _importing_from(code):
@@ -145,12 +134,13 @@ def _import(code: ModelCode) -> ModuleType:
             return module
     except SystemExit as error:
         raise ConfigError(
-            f"The model file {code.path} ends the program when it is imported ({describe_failure(error, code.root)}). "
+            f"The model file {code.path} ends the program when it is imported "
+            f"({describe_exception(error, code.root)}). "
             f'Put what it runs as a script below `if __name__ == "__main__":`.'
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"The model file {code.path} cannot be imported: {describe_failure(error, code.root)}."
+            f"The model file {code.path} cannot be imported: {describe_exception(error, code.root)}."
         ) from error
 
 
@@ -181,7 +171,7 @@ def _find_module(name: str) -> Path:
     try:
         found = importlib.util.find_spec(name)
     except Exception as error:
-        raise ConfigError(f"There is no module {name!r}: {describe_failure(error, Path.cwd())}. {FORMS}") from error
+        raise ConfigError(f"There is no module {name!r}: {describe_exception(error, Path.cwd())}. {FORMS}") from error
     finally:
         sys.path[:] = path
     if found is None or found.origin is None or not found.origin.endswith(".py"):

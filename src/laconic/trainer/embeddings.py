@@ -93,7 +93,7 @@ def _last_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _find(model: nn.Module, layer: str) -> nn.Module:
-    modules = {name: module for name, module in model.named_modules() if name}
+    modules: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
     if layer not in modules:
         raise ConfigError(unknown_name(layer, modules, family=f"layer of {type(model).__name__}"))
     return modules[layer]
