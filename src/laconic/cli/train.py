@@ -10,6 +10,7 @@ from rich.text import Text
 from laconic.cli.console import console, error_console
 from laconic.cli.ranks import RANKS_HELP, has_several_ranks, share_among_ranks
 from laconic.errors import ConfigError
+from laconic.launch.environment import rank_environment
 from laconic.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def train(
         else:
             check_resume(resume, layers(num_ranks), num_ranks)
 
-    if ranks is not None and ranks > 1 and model is not None and ":" in model and not has_several_ranks():
+    if ranks is not None and ranks > 1 and ":" in (model or "") and rank_environment() is None:
         # The user's own code is tried once here, before every rank executes it.
         check(ranks)
     rank = share_among_ranks(ranks, check)
