@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 from torch_geometric.nn import GCN
 
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.models import build_model, parse_model
 from laconic.trainer import Config, RunConfig, TrainingConfig, predict, resume, start
 from laconic.trainer.early_checks import check_predict, check_resume
@@ -109,3 +109,25 @@ def test_an_own_model_learns_as_the_same_object_does(tmp_path, small_graph, net)
     by_file = start(config_of(tmp_path / "file", model=net), graph=small_graph)
     seeded = build_model(net, num_features=8, num_classes=4, seed=0)
     assert start(config_of(tmp_path / "object"), graph=small_graph, model=seeded).best.val == by_file.best.val
+
+
+class GivesTwo(GCN):
+    def forward(self, x, edge_index):
+        out = super().forward(x, edge_index)
+        return out, x
+
+
+@pytest.mark.parametrize(
+    ("model", "came"),
+    [
+        (GCN(8, 8, 2, 3), r"a tensor of shape \(60, 3\)"),
+        (GivesTwo(8, 8, 2, 4), "a tuple"),
+    ],
+)
+def test_outputs_of_another_shape_are_refused_with_the_one_that_is_wanted(tmp_path, small_graph, model, came):
+    with pytest.raises(UnsupportedModelError, match=rf"of shape \(60, 4\).*It gave {came}"):
+        start(config_of(tmp_path / "run"), graph=small_graph, model=model)
+
+
+def test_a_model_may_know_more_classes_than_the_graph_has(tmp_path, small_graph):
+    assert start(config_of(tmp_path / "run"), graph=small_graph, model=GCN(8, 8, 2, 9)).num_epochs == 3
