@@ -6,6 +6,7 @@ A new sample is one file here and one line in MODELS. A model of one's own is a 
     build_model(parse_model("gat(hidden=128, heads=8)"), num_features=500, num_classes=3, seed=0)
 """
 
+import threading
 from collections.abc import Mapping
 
 import torch
@@ -35,6 +36,8 @@ MODELS: Mapping[str, type[ModelSpec]] = {
     "appnp": Appnp,
 }
 
+_one_generator = threading.Lock()
+
 
 def parse_model(text: str) -> ModelSpec:
     """Returns the settings that a text such as "sage(hidden=256, layers=3)" or "my_model.py:Net(hidden=64)" names."""
@@ -44,8 +47,9 @@ def parse_model(text: str) -> ModelSpec:
 
 def build_model(spec: ModelSpec, *, num_features: int, num_classes: int, seed: int) -> nn.Module:
     """Returns the model with weights that depend on `seed` alone; the global random state is left as it was."""
-    # PyG's layers draw their weights from torch's global generator and take no other, so it is lent to them.
-    with torch.random.fork_rng(devices=[]):
+    # PyG's layers draw their weights from torch's global generator and take no other, so it is lent to them: to one at
+    # a time, where ranks are threads.
+    with _one_generator, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return spec.build(num_features, num_classes)
 
