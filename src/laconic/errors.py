@@ -3,6 +3,9 @@
 The command prints the message of a `LaconicError` and ends with exit code 2; any other exception is a fault of ours.
 """
 
+import traceback
+from pathlib import Path
+
 
 class LaconicError(Exception):
     """Base of all errors that a user can mend."""
@@ -51,3 +54,17 @@ class RankFailedError(CommunicationError):
     def __init__(self, message: str, rank: int | None = None) -> None:
         super().__init__(message)
         self.rank = rank
+
+
+def describe_exception(error: BaseException, below: Path | None = None) -> str:
+    """Returns an exception in a line: its kind, its message, and the line of code that it came from.
+
+    Args:
+        below: a folder with the user's code; a line there is named where the exception passed one.
+    """
+    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    if isinstance(error, SyntaxError):
+        return f"{said} ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if below is not None and Path(frame.filename).is_relative_to(below)] or frames[-1:]
+    return f"{said} ({own[-1].filename}, line {own[-1].lineno})" if own else said

@@ -27,8 +27,10 @@ from laconic.launch.join import join_ranks
 from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.data import check_trainable, describe_data, open_data
-from laconic.trainer.evaluate import Evaluation
+from laconic.trainer.embeddings import Embeddings, embeddings
+from laconic.trainer.evaluate import Evaluation, whole_graph_logits
 from laconic.trainer.objective import session_loss
+from laconic.trainer.predict import Predictions, gather_predictions
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -92,6 +94,7 @@ class Session:
         self._shard: Shard | None = None
         self._model: nn.Module | None = None
         self._attachment: Attachment | None = None
+        self._epoch = 0
 
     @property
     def rank(self) -> int:
@@ -162,6 +165,7 @@ class Session:
             # Ranks that are in different epochs are told so.
             self.communicator.ledger.epoch = epoch
             self.strategy.start_epoch(epoch)
+            self._epoch = epoch
             yield epoch
 
     def loss(self, function: Callable[..., Any], out: Tensor, shard: Shard) -> Tensor:
@@ -205,6 +209,34 @@ class Session:
         # After it: strategies that keep parts of the model apart have put them together for the scores.
         check_same_weights(model, self.communicator, phase="evaluation", consequence=", so its scores mean nothing")
         return scores
+
+    def predict(self) -> Predictions:
+        """Returns what the model says of every node, exactly, by node id: classes and probabilities.
+
+        All ranks call it together. Rank 0 gets the predictions, and the others get empty ones.
+        """
+        model, shard = self._attached()
+        return gather_predictions(
+            self.communicator,
+            self.data,
+            shard,
+            whole_graph_logits(model, shard),
+            is_multilabel=self._about.is_multilabel,
+            epoch=self._epoch,
+            class_names=self._about.class_names or (),
+        )
+
+    def embeddings(self, layer: str | None = None) -> Embeddings:
+        """Returns hidden rows of every node, exactly, by node id: `.node_ids` and `.vectors`.
+
+        All ranks call it together. Rank 0 gets the rows, and the others get none.
+
+        Args:
+            layer: a submodule such as "convs.0", whose outputs are wanted. By default the rows that enter the last
+                convolution or linear layer that has weights.
+        """
+        model, shard = self._attached()
+        return embeddings(model, self.data, shard, self.communicator, layer)
 
     def _attached(self) -> tuple[nn.Module, Shard]:
         if self._model is None or self._shard is None:

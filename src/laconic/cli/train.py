@@ -27,7 +27,11 @@ def train(
         help="A dataset (see `laconic datasets`), a file or a store folder; without it sbm, a small built-in graph.",
     ),
     model: str | None = typer.Option(
-        None, "--model", "-m", help="mlp, sgc, gcn, sage, gin, gat, gatv2 or appnp; with settings: 'sage(hidden=256)'."
+        None,
+        "--model",
+        "-m",
+        help="mlp, sgc, gcn, sage, gin, gat, gatv2 or appnp; with settings: 'sage(hidden=256)'; or a class or function "
+        "of your own: my_model.py:Net.",
     ),
     strategy: str | None = typer.Option(
         None,
@@ -66,6 +70,7 @@ def train(
     laconic train cora.npz --model gcn --epochs 100 --set training.lr=0.02
     laconic train store/arxiv -m "sage(hidden=256)" -s training.batch_size=1024
     laconic train store/arxiv --ranks 4
+    laconic train cora.npz --model my_model.py:Net -s model.hidden=64
     laconic train --resume runs/cora-gcn-001
     ```
     """
@@ -152,7 +157,7 @@ def _print_settings(model: str, strategy: str | None) -> None:
         from laconic.specs import split_spec
         from laconic.trainer.settings import list_settings, list_strategy_settings
 
-    _print_setting_table(list_settings(split_spec(model, family="model")[0]))
+    _print_setting_table(list_settings(model))
     if strategy is None:
         console().print("\n--settings --strategy NAME lists the settings of a strategy too.", style="dim")
         return

@@ -31,8 +31,11 @@ class ModelSpec(ABC):
 
     @property
     @abstractmethod
-    def num_hops(self) -> int:
-        """From how many edges away a row's output takes its inputs: as many fan-outs as a mini-batch needs."""
+    def num_hops(self) -> int | None:
+        """From how many edges away a row's output takes its inputs: as many fan-outs as a mini-batch needs.
+
+        None where it is not known.
+        """
 
 
 class DropsInputs:

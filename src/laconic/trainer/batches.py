@@ -224,15 +224,19 @@ def choose_batches(
     strategy: Strategy,
     communicator: Communicator,
     *,
-    is_own_model: bool,
+    num_hops: int | None,
 ) -> Batches:
-    """Returns the batches that the configuration asks for."""
+    """Returns the batches that the configuration asks for.
+
+    Args:
+        num_hops: how many hops the model looks; None where it is not known, as of a model of the user's own.
+    """
     training = config.training
     if not training.batch_size:
         return WholeGraph(shard, strategy.num_train)
-    check_batches(training, strategy, num_hops=None if is_own_model else config.model.num_hops)
+    check_batches(training, strategy, num_hops=num_hops)
     # A model that looks at no neighbour gets one that it does not look at.
-    fanouts = training.fanouts or (DEFAULT_FANOUT,) * config.model.num_hops or (1,)
+    fanouts = training.fanouts or (DEFAULT_FANOUT,) * (num_hops or 0) or (1,)
     if strategy.draws_batches:
         return RankBatches(
             strategy,

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from laconic.errors import ConfigError
-from laconic.models import MODELS, ModelSpec
+from laconic.models import MODELS, GivenModel, ModelSpec, OwnModel, own_model, split_own
+from laconic.models.given import SOURCE as GIVEN
 from laconic.specs import split_spec, unknown_name
 from laconic.trainer.config import Config, DataConfig, RunConfig, TrainingConfig
 
@@ -26,8 +27,12 @@ _SECTIONS: dict[str, type[Any]] = {"data": DataConfig, "model": ModelSpec, "trai
 _DEFAULT_MODEL = "gcn"
 
 
-def resolve(layers: Iterable[Layer]) -> Config:
-    """Returns the configuration that the layers give, later ones over earlier ones."""
+def resolve(layers: Iterable[Layer], *, kept: Path | None = None) -> Config:
+    """Returns the configuration that the layers give, later ones over earlier ones.
+
+    Args:
+        kept: where a run keeps its copy of a model of the user's own; used in place of the original.
+    """
     merged: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     for layer in layers:
         for section, values in layer.items():
@@ -35,19 +40,18 @@ def resolve(layers: Iterable[Layer]) -> Config:
                 raise ConfigError(unknown_name(section, _SECTIONS, family="section of the configuration"))
             if not isinstance(values, Mapping):
                 raise ConfigError(f"{section} should be a section with settings of its own; got {values!r}.")
-            names_another = section == "model" and "name" in values
-            if names_another and values["name"] != merged["model"].get("name", _DEFAULT_MODEL):
-                merged["model"] = {}
+            if section == "model" and "name" in values:
+                values = _with_source(values)
+                before = merged[section].get("name", _DEFAULT_MODEL), merged[section].get("source")
+                if (values["name"], values.get("source")) != before:
+                    merged[section] = {}
             merged[section].update(values)
-    model = dict(merged.pop("model"))
-    name = str(model.pop("name", _DEFAULT_MODEL))
-    if name not in MODELS:
-        raise ConfigError(unknown_name(name, MODELS, family="model"))
+    model = _build_model_spec(merged.pop("model"), kept)
     sections = {
         section: _build(_SECTIONS[section], values, section, f"setting in section {section}")
         for section, values in merged.items()
     }
-    return Config(model=_build(MODELS[name], model, "model", f"setting of model {name}"), **sections)
+    return Config(model=model, **sections)
 
 
 def merge(layers: Iterable[Layer]) -> Layer:
@@ -89,20 +93,26 @@ def parse_override(text: str) -> Layer:
 
 
 def model_layer(spec: str) -> Layer:
-    """Returns the layer of a model spec such as "sage(hidden=256)"."""
+    """Returns the layer of a model spec such as "sage(hidden=256)" or "my_model.py:Net(hidden=64)"."""
+    own = split_own(spec)
+    if own is not None:
+        source, name, arguments = own
+        return {"model": {**arguments, "name": name, "source": source}}
     name, arguments = split_spec(spec, family="model")
     return {"model": {"name": name, **arguments}}
 
 
 def as_layer(config: Config) -> dict[str, dict[str, Any]]:
     """Returns every setting, as JSON can write it; `resolve([as_layer(config)])` gives an equal configuration."""
-    sections = {section: dataclasses.asdict(getattr(config, section)) for section in _SECTIONS}
-    sections["model"] = {"name": model_name(config), **sections["model"]}
+    sections = {section: dataclasses.asdict(getattr(config, section)) for section in _SECTIONS if section != "model"}
+    sections = {"data": sections.pop("data"), "model": _model_section(config), **sections}
     return typing.cast(dict[str, dict[str, Any]], json.loads(json.dumps(sections)))
 
 
 def model_name(config: Config) -> str:
-    """Returns the name of the configured model."""
+    """Returns the name of the configured model: of a sample, or of a class or function of the user's own."""
+    if isinstance(config.model, OwnModel | GivenModel):
+        return config.model.name
     return next(name for name, kind in MODELS.items() if kind is type(config.model))
 
 
@@ -116,6 +126,35 @@ def differences(old: Config, new: Config) -> list[str]:
             if one != other and (section, key) != ("training", "epochs"):
                 found.append(f"{section}.{key}: {one} -> {other}")
     return found
+
+
+def _with_source(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the section with "my_model.py:Net", as a person writes it, taken apart into source and name."""
+    own = split_own(str(section["name"]))
+    if own is None:
+        return section
+    source, name, arguments = own
+    return {**arguments, **section, "name": name, "source": source}
+
+
+def _build_model_spec(section: Mapping[str, Any], kept: Path | None) -> ModelSpec:
+    settings = dict(section)
+    name, source = str(settings.pop("name", _DEFAULT_MODEL)), settings.pop("source", None)
+    if source == GIVEN and "module" in settings:
+        return GivenModel(name, str(settings["module"]))
+    if source is not None:
+        sha256 = settings.pop("sha256", None)
+        return own_model(str(source), name, settings, sha256=sha256, kept=kept)
+    if name not in MODELS:
+        raise ConfigError(f"{unknown_name(name, MODELS, family='model')} Of your own: FILE.py:NAME.")
+    spec: ModelSpec = _build(MODELS[name], settings, "model", f"setting of model {name}")
+    return spec
+
+
+def _model_section(config: Config) -> dict[str, Any]:
+    if isinstance(config.model, OwnModel | GivenModel):
+        return config.model.section()
+    return {"name": model_name(config), **dataclasses.asdict(config.model)}
 
 
 def _build(cls: type[Any], values: Mapping[str, Any], section: str, family: str) -> Any:

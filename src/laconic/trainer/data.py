@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 Holder = TypeVar("Holder", Graph, Shard)
 
+_GIVEN = "given("
+
 # Shapes: N nodes, F features
 
 
@@ -36,6 +38,21 @@ def load_graph(source: str, *, labelled: bool = True, undirected: bool = False) 
     return load(source, labelled=labelled, undirected=undirected)
 
 
+def given_source(graph: Graph, checksum: int) -> str:
+    """Returns the `data.source` of a run whose graph was an object: its name and checksum; the graph is not kept."""
+    return f"{_GIVEN}name={graph.name!r}, num_nodes={graph.num_nodes}, checksum={checksum})"
+
+
+def check_is_kept(source: str) -> None:
+    """Raises ConfigError for the source of a run whose graph was an object."""
+    if source.startswith(_GIVEN):
+        raise ConfigError(
+            f"The graph of this run was an object given to laconic.start {source.removeprefix('given')}. A run folder "
+            f"does not keep it. Give it again, as in laconic.predict(folder, graph=graph) or "
+            f"laconic.resume(folder, graph=graph); `laconic predict` takes --data FILE."
+        )
+
+
 def open_data(source: str, num_ranks: int, *, labelled: bool = True, undirected: bool = False) -> Graph | Store:
     """Returns what `source` names: a store stays one where ranks read their own chunks of it; else the whole graph.
 
@@ -43,6 +60,7 @@ def open_data(source: str, num_ranks: int, *, labelled: bool = True, undirected:
         labelled: False is for prediction, and takes files without labels and masks too.
         undirected: whether each edge gets its reverse, as `data.undirected` says.
     """
+    check_is_kept(source)
     check_undirected(source, undirected)
     if num_ranks > 1 and looks_like_store(source):
         return open_store(Path(source))

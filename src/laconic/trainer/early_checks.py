@@ -6,13 +6,14 @@ from pathlib import Path
 
 from laconic.datasets import check_source
 from laconic.errors import ConfigError
+from laconic.models import GivenModel
 from laconic.store import looks_like_store, open_store
 from laconic.strategies import parse_strategy, strategy_for
 from laconic.trainer.batches import check_batches
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import Layer, resolve
-from laconic.trainer.data import check_undirected
+from laconic.trainer.data import check_is_kept, check_undirected
 from laconic.trainer.predict import check_output
 from laconic.trainer.run_folder import RunFolder, check_target
 from laconic.trainer.start import continued_config
@@ -22,6 +23,7 @@ def check_start(layers: Sequence[Layer], num_ranks: int) -> None:
     """Raises what ranks that start with these settings would refuse."""
     config = resolve(layers)
     check_target(config)
+    _check_model(config)
     check_strategy(config, num_ranks)
     check_undirected(config.data.source, config.data.undirected)
     _check_data(config.data.source, num_ranks)
@@ -32,6 +34,7 @@ def check_resume(path: Path, layers: Sequence[Layer], num_ranks: int) -> None:
     folder = RunFolder.open(path)
     folder.check_is_writable()
     config = continued_config(folder, layers)
+    _check_model(config)
     if config.training.strategy != "single":
         # A run on one rank goes on on several with what auto stands for there.
         check_strategy(config, num_ranks)
@@ -43,7 +46,9 @@ def check_predict(path: Path, out: Path, *, source: str | None, which: Which, nu
     """Raises what ranks that predict with this run would refuse."""
     check_output(out)
     folder = RunFolder.open(path)
-    _check_data(source or folder.config().data.source, num_ranks)
+    config = folder.config()
+    _check_model(config)
+    _check_data(source or config.data.source, num_ranks)
     Checkpoints(folder.checkpoints_path).load(which)
 
 
@@ -55,7 +60,14 @@ def check_strategy(config: Config, num_ranks: int) -> None:
     check_batches(training, strategy, num_hops=config.model.num_hops)
 
 
+def _check_model(config: Config) -> None:
+    if isinstance(config.model, GivenModel):
+        # It raises, saying what to give.
+        config.model.build(0, 0)
+
+
 def _check_data(source: str, num_ranks: int) -> None:
+    check_is_kept(source)
     if not looks_like_store(source):
         check_source(source)
         return

@@ -8,9 +8,10 @@ from contextlib import nullcontext
 from typing import Literal, NoReturn
 
 import torch
+from torch import Tensor
 
 from laconic.attach.forward import run_model
-from laconic.errors import DivergedError
+from laconic.errors import DivergedError, UnsupportedModelError
 from laconic.trainer.batches import Batch
 from laconic.trainer.objective import loss_part, nothing, usual_loss
 from laconic.trainer.run import Run
@@ -76,6 +77,7 @@ def train_step(run: Run, batch: Batch) -> float:
             part = nothing(run.model)
         else:
             logits = run_model(run.model, batch.shard)
+            check_outputs(run, logits, batch.shard.num_rows)
             shares = strategy.row_factors if is_whole else batch.factors
             factors = None if shares is None else shares * batch.num_rows
             part = loss_part(usual_loss(batch.y), logits[batch.rows], batch.y, factors)
@@ -118,6 +120,22 @@ def check_epoch(run: Run) -> float:
     loss = strategy.agree(run.state.loss if is_finite else float("nan"))
     check_loss(loss)
     return loss
+
+
+def check_outputs(run: Run, out: object, num_rows: int) -> None:
+    """Raises UnsupportedModelError unless a model, of the user's own, gave a number for each row and class."""
+    num_classes = run.members.data.num_classes
+    if isinstance(out, Tensor) and out.dim() == 2 and len(out) == num_rows:
+        # A model may know classes that this graph has none of.
+        has_more = out.shape[1] > num_classes and not run.members.evaluation.is_multilabel
+        if out.shape[1] == num_classes or has_more:
+            return
+    came = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+    raise UnsupportedModelError(
+        f"{type(run.model).__name__} should give one number for each class: a tensor of shape "
+        f"{(num_rows, num_classes)} for {num_rows} nodes and {num_classes} classes. It gave {came}. Let its last layer "
+        f"be as wide as there are classes; a parameter called out_channels is filled in with that number."
+    )
 
 
 def check_loss(value: float) -> None:

@@ -82,7 +82,8 @@ def _build_members(
     # Before anything is shared out: parts of different graphs do not fit together.
     check_agreement(communicator, {f"data.{key}": str(value) for key, value in inputs.items()})
     about = data if isinstance(data, Graph) else data.manifest
-    is_own_model = model is not None
+    num_hops = config.model.num_hops if model is None else None
+    name = model_name(config) if model is None else type(model).__name__
     if model is None:
         model = build_model(
             config.model, num_features=about.num_features, num_classes=about.num_classes, seed=training.seed
@@ -106,7 +107,7 @@ def _build_members(
         about.name,
         *map(format_count, (about.num_nodes, about.num_edges, about.num_features, about.num_classes)),
         describe_split(about),
-        type(model).__name__ if is_own_model else model_name(config),
+        name,
         format_count(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)),
     )
     warn_of_unused_weights(model, shard)
@@ -116,7 +117,7 @@ def _build_members(
         communicator=communicator,
         strategy=strategy,
         optimizer=build_optimizer(model.parameters(), training),
-        batches=choose_batches(config, data, shard, strategy, communicator, is_own_model=is_own_model),
+        batches=choose_batches(config, data, shard, strategy, communicator, num_hops=num_hops),
         evaluation=Evaluation(training.metric, shard, communicator),
         inputs={**inputs, "normalise_features": normalised},
         # Last, when nothing can be refused any more: a model of the caller's is left alone by a run that never began.

@@ -13,24 +13,23 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from laconic.atomic import find_obstacle, write_file
 from laconic.comm import Communicator
-from laconic.comm.gather import gather_rows
 from laconic.errors import ConfigError, DataError
-from laconic.graph import Graph
+from laconic.graph import Graph, Shard
 from laconic.launch.agreement import check_agreement
-from laconic.models import build_model
-from laconic.store import Manifest, looks_like_store
+from laconic.models import OwnModel, build_model
+from laconic.store import Manifest, Store, looks_like_store
 from laconic.strategies import parse_strategy
+from laconic.trainer.by_node import gather_by_node
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.data import describe_data, open_data, prepare_rows
 from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
-from laconic.trainer.node_names import gather_ids
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
-from laconic.trainer.start import together, using_seed, using_threads
+from laconic.trainer.start import tell_kept_model, together, using_seed, using_threads
 
 # Shapes: N nodes, C classes or labels
 
@@ -41,7 +40,7 @@ class Predictions:
     """What a model says of every node.
 
     Args:
-        node_ids: the nodes' ids in their data, numbers or text, (N,).
+        node_ids: the nodes' ids in their data, numbers or text, in the order of their numbers, (N,).
         classes: the likeliest class (N,), or 0 and 1 for each label (N, C).
         probabilities: of each class or label, float32, (N, C).
         epoch: the epoch that the model's weights are of.
@@ -97,6 +96,8 @@ def predict(
         _check_fits(about, snapshot, path)
         is_multilabel = bool(snapshot.notes["inputs"]["is_multilabel"])
         facts = {"checkpoint": snapshot.name, **describe_data(data)}
+        if isinstance(config.model, OwnModel):
+            facts["model"] = config.model.sha256
         check_agreement(communicator, {name: str(fact) for name, fact in facts.items()})
         # The exact ones, whatever the model was trained with.
         strategy = parse_strategy("single" if communicator.num_ranks == 1 else "compressed_halo")
@@ -105,6 +106,7 @@ def predict(
         prepare = partial(prepare_rows, normalised=snapshot.notes["inputs"]["normalise_features"])
         shard = strategy.with_features(prepare(shard.x), prepare)
         if model is None:
+            tell_kept_model(config, communicator)
             num_classes = snapshot.notes["inputs"]["num_classes"]
             model = build_model(config.model, num_features=about.num_features, num_classes=num_classes, seed=0)
         load_model(model, snapshot, checkpoints.folder / snapshot.name)
@@ -115,19 +117,35 @@ def predict(
                 logits_NC = whole_graph_logits(model, shard)
             finally:
                 attachment.detach()
-        with communicator.ledger.phase("evaluation"):
-            logits_NC = gather_rows(communicator, logits_NC, root=0)
-            numbers, node_ids = gather_ids(data, shard, communicator)
-    if communicator.num_ranks > 1:
-        # Ranks hold the nodes in an order of their own.
-        order = numbers.argsort()
-        node_ids, logits_NC = node_ids[order.numpy()], logits_NC[order]
+        return gather_predictions(
+            communicator,
+            data,
+            shard,
+            logits_NC,
+            is_multilabel=is_multilabel,
+            epoch=snapshot.epoch,
+            class_names=tuple(snapshot.notes["inputs"].get("class_names") or ()),
+        )
+
+
+def gather_predictions(
+    communicator: Communicator,
+    data: Graph | Store,
+    shard: Shard,
+    logits_NC: Tensor,
+    *,
+    is_multilabel: bool,
+    epoch: int,
+    class_names: tuple[str, ...],
+) -> Predictions:
+    """Returns what a model's outputs say of every node, on rank 0; the others get none."""
+    node_ids, logits_NC = gather_by_node(communicator, data, shard, logits_NC)
     return Predictions(
         node_ids=node_ids,
         classes=predicted(logits_NC, is_multilabel=is_multilabel).numpy(),
         probabilities=probabilities(logits_NC, is_multilabel=is_multilabel).float().numpy(),
-        epoch=snapshot.epoch,
-        class_names=tuple(snapshot.notes["inputs"].get("class_names") or ()),
+        epoch=epoch,
+        class_names=class_names,
     )
 
 

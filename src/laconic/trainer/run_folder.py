@@ -1,6 +1,7 @@
 """The folder of a run: what lies where in it, and that no run ever overwrites another.
 
 config.json         every setting, resolved; `--config runs/x/config.json` starts an equal run
+model/              the Python files of a model of one's own; `predict` and `--resume` execute these
 environment.json    one entry per start: versions, threads, platform, arguments
 metrics.jsonl       one row per epoch (records.py)
 ledger.jsonl        what each rank sent and received, per epoch, where there are several (records.py)
@@ -25,6 +26,7 @@ import torch
 from laconic import __version__
 from laconic.atomic import find_obstacle, new_folder, write_json
 from laconic.errors import CheckpointError
+from laconic.models import OwnModel
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import as_layer, model_name, read_layer, resolve
 
@@ -39,6 +41,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_path = path / "config.json"
+        self.model_path = path / "model"
         self.environment_path = path / "environment.json"
         self.metrics_path = path / "metrics.jsonl"
         self.ledger_path = path / "ledger.jsonl"
@@ -82,7 +85,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """Returns the configuration of the run."""
-        return resolve([read_layer(self.config_path)])
+        return resolve([read_layer(self.config_path)], kept=self.model_path)
 
     def note_resumption(self, config: Config) -> int | None:
         """Saves the configuration, which may have grown, adds an environment, and returns the threads of the last."""
@@ -141,6 +144,8 @@ def _fill(path: Path, config: Config) -> None:
         with new_folder(path) as temporary:
             unfinished = RunFolder(temporary)
             write_json(unfinished.config_path, as_layer(config))
+            if isinstance(config.model, OwnModel):
+                config.model.code.keep(unfinished.model_path)
             write_json(unfinished.environment_path, [describe_environment()])
     except OSError:
         # The claimed name is given back; a folder with something in it stays.

@@ -1,6 +1,7 @@
 """Every setting with its default and its explanation, taken from where they are declared: the dataclasses' own lines.
 
 for setting in list_settings("gat"): ...
+for setting in list_settings("my_model.py:Net"): ...
 """
 
 import ast
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from laconic.errors import ConfigError
-from laconic.models import MODELS
-from laconic.specs import unknown_name
+from laconic.models import MODELS, OwnModel, own_model, split_own
+from laconic.models.own import INPUT_NAMES, OUTPUT_NAMES, constructor_parameters
+from laconic.specs import split_spec, unknown_name
 from laconic.strategies import STRATEGIES
 from laconic.trainer.config import DataConfig, RunConfig, TrainingConfig
 
@@ -32,18 +34,18 @@ class Setting:
 
 
 def list_settings(model: str) -> list[Setting]:
-    """Returns all settings, those of the section `model` for the model of that name."""
-    if model not in MODELS:
-        raise ConfigError(unknown_name(model, MODELS, family="model"))
-    sections: dict[str, type[Any]] = {
-        "data": DataConfig,
-        "model": MODELS[model],
-        "training": TrainingConfig,
-        "run": RunConfig,
-    }
+    """Returns all settings, those of the section `model` for this model: a sample's name or spec, or FILE.py:NAME."""
+    return [
+        *_settings_of("data", DataConfig),
+        *_model_settings(model),
+        *_settings_of("training", TrainingConfig),
+        *_settings_of("run", RunConfig),
+    ]
+
+
+def _settings_of(section: str, cls: type[Any]) -> list[Setting]:
     return [
         Setting(f"{section}.{field.name}", json.dumps(field.default), explanations(cls)[field.name])
-        for section, cls in sections.items()
         for field in dataclasses.fields(cls)
     ]
 
@@ -78,6 +80,30 @@ def documented_arguments(cls: type[Any]) -> dict[str, str]:
         else:
             break
     return found
+
+
+def _model_settings(model: str) -> list[Setting]:
+    own = split_own(model)
+    if own is not None:
+        return _own_settings(own_model(*own))
+    name, _ = split_spec(model, family="model")
+    if name not in MODELS:
+        raise ConfigError(unknown_name(name, MODELS, family="model"))
+    return _settings_of("model", MODELS[name])
+
+
+def _own_settings(model: OwnModel) -> list[Setting]:
+    filled = dict.fromkeys(INPUT_NAMES, "the number of features") | dict.fromkeys(OUTPUT_NAMES, "the number of classes")
+    settings = []
+    for name, parameter in constructor_parameters(model).items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        default = "" if parameter.default is parameter.empty else str(parameter.default)
+        explanation = f"A parameter of {model.name}" + ("" if default else ", to be given") + "."
+        if name in filled:
+            default, explanation = "", f"Filled in from the graph: {filled[name]}."
+        settings.append(Setting(f"model.{name}", default, explanation))
+    return settings
 
 
 def explanations(cls: type[Any]) -> dict[str, str]:

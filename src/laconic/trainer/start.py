@@ -24,13 +24,13 @@ from laconic.graph import Graph
 from laconic.launch.agreement import check_agreement
 from laconic.launch.environment import rank_environment
 from laconic.launch.join import join_ranks
-from laconic.models import ModelSpec
+from laconic.models import GivenModel, ModelSpec, OwnModel
 from laconic.records import EpochRecord, LedgerRecord, keep_epochs
 from laconic.strategies import parse_strategy, strategy_for
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.config import Config, with_fixed_interval
 from laconic.trainer.config_file import Layer, as_layer, differences, resolve
-from laconic.trainer.data import absolute_source
+from laconic.trainer.data import absolute_source, given_source
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.loop import train
 from laconic.trainer.members import Members, prepared_members
@@ -80,9 +80,10 @@ def start(
         config = _with_strategy(config, communicator)
         _check_same(config, communicator)
         with using_threads(config.run.threads), prepared_members(config, graph, model, communicator, shown) as members:
-            if model is None:
-                shown.phase("Loading the kernels, or compiling them where this is the first time")
-                _compile_kernels(config.model)
+            _tell_of_change(config, communicator)
+            config = _with_objects(config, graph, model, members)
+            shown.phase("Loading the kernels, or compiling them where this is the first time")
+            _compile_kernels(config.model)
             folder = RunFolder.create(config, members.data.name) if communicator.rank == 0 else None
             with using_seed(config.training.seed):
                 return _carry_out(config, folder, members, TrainingState(), shown)
@@ -121,6 +122,8 @@ def resume(
             )
         with using_threads(config.run.threads), prepared_members(config, graph, model, communicator, shown) as members:
             check_agreement(communicator, {"checkpoint": snapshot.name})
+            if model is None:
+                tell_kept_model(config, communicator)
             _check_inputs(path, snapshot, members.inputs)
             with using_seed(config.training.seed):
                 state = restore(members, snapshot, checkpoints.folder / snapshot.name)
@@ -217,8 +220,14 @@ def _carry_out(
     return summary
 
 
-@cache
 def _compile_kernels(spec: ModelSpec) -> None:
+    # A model of the user's own is not called on a graph that is not theirs.
+    if not isinstance(spec, OwnModel | GivenModel):
+        _compile_sample_kernels(spec)
+
+
+@cache
+def _compile_sample_kernels(spec: ModelSpec) -> None:
     # Loading compiled kernels takes a moment, and nothing need be said of it; compiling takes long enough to wonder.
     notice = threading.Timer(_NOTICE_AFTER_SECONDS, logger.info, [_NOTICE])
     notice.start()
@@ -226,6 +235,33 @@ def _compile_kernels(spec: ModelSpec) -> None:
         warm_up_model(spec)
     finally:
         notice.cancel()
+
+
+def _with_objects(config: Config, graph: Graph | None, model: nn.Module | None, members: Members) -> Config:
+    """Returns the configuration with the objects that were given in place of what it named."""
+    if model is not None:
+        config = dataclasses.replace(config, model=GivenModel.of(model))
+    if graph is not None:
+        source = given_source(graph, members.inputs["checksum"])
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
+    return config
+
+
+def tell_kept_model(config: Config, communicator: Communicator) -> None:
+    """Logs which file of a run folder is executed."""
+    if communicator.rank == 0 and isinstance(config.model, OwnModel):
+        logger.info("%s", config.model.describe_origin())
+    _tell_of_change(config, communicator)
+
+
+def _tell_of_change(config: Config, communicator: Communicator) -> None:
+    if communicator.rank == 0 and isinstance(config.model, OwnModel) and config.model.changed_since is not None:
+        logger.warning(
+            "%s is not the code that this configuration was made with (sha256 %s then, %s now).",
+            config.model.code.path,
+            config.model.changed_since[:12],
+            config.model.sha256[:12],
+        )
 
 
 def _with_absolute_source(config: Config) -> Config:
@@ -236,7 +272,7 @@ def _with_absolute_source(config: Config) -> Config:
 def continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
     """Returns the settings of a run that goes on; raises ConfigError if some are to change that may not."""
     before = folder.config()
-    after = _with_absolute_source(resolve([as_layer(before), *layers]))
+    after = _with_absolute_source(resolve([as_layer(before), *layers], kept=folder.model_path))
     if after.training.evaluate_every == "auto":
         # The number that it stood for when the run began, however many epochs there are now.
         training = dataclasses.replace(after.training, evaluate_every=before.training.evaluate_every)

@@ -167,8 +167,8 @@ def test_ranks_that_read_their_chunks_of_a_store_prepare_features_as_one_rank_do
 def test_rank_0_alone_leaves_a_run_folder(tmp_path, graph, model, train, monkeypatch):
     monkeypatch.chdir(tmp_path)
     summaries = train(3, config_at(""), graph, model)
-    assert [str(path) for path in Path().glob("runs/*")] == ["runs/random-gcn-001"]
-    assert [summary.folder for summary in summaries] == [Path("runs/random-gcn-001"), Path(), Path()]
+    assert [str(path) for path in Path().glob("runs/*")] == ["runs/random-GCN-001"]
+    assert [summary.folder for summary in summaries] == [Path("runs/random-GCN-001"), Path(), Path()]
     assert [summary.num_ranks for summary in summaries] == [3, 3, 3]
 
 

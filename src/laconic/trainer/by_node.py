@@ -1,0 +1,68 @@
+"""Rows of all nodes in one place and in one order, however ranks share them, and the nodes' ids as in the data."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from laconic.comm import Communicator
+from laconic.comm.gather import gather_rows
+from laconic.graph import Graph, Shard
+from laconic.graph.id_names import decode_names
+from laconic.halo.placement import ChunkMap
+from laconic.store import Store
+
+# Shapes: N nodes, B bytes of the longest id that is text
+
+
+def gather_by_node(
+    communicator: Communicator, data: Graph | Store, shard: Shard, rows: Tensor
+) -> tuple[NDArray[Any], Tensor]:
+    """Returns the id of each node and its row on rank 0; nothing on others. Booked as evaluation.
+
+    Nodes are in the order of their numbers: their ids, or, where ids are text, the rows of the data.
+
+    Traffic: the rows and the numbers; where ranks have read chunks of a store with text ids, also these.
+
+    Args:
+        data: what the shard was made of.
+        shard: what this rank holds of the graph.
+        rows: one for each row of `shard`.
+    """
+    own = shard.node_ids[: shard.num_owned]
+    with communicator.ledger.phase("evaluation"):
+        gathered = gather_rows(communicator, rows[: shard.num_owned].contiguous(), root=0)
+        numbers = gather_rows(communicator, own, root=0)
+        ids = numbers.numpy()
+        if isinstance(data, Graph):
+            ids = ids if data.id_names is None else _names_of(numbers, data.node_ids, data.id_names)
+        elif data.manifest.has_id_names:
+            ids = decode_names(gather_rows(communicator, _own_names(data, own, communicator), root=0))
+    order = numbers.argsort()
+    return ids[order.numpy()], gathered[order]
+
+
+def _own_names(store: Store, numbers: Tensor, communicator: Communicator) -> Tensor:
+    """Returns the text of each number as bytes, (N, B): a rank's own chunks have them, as a rule."""
+    chunk_map = ChunkMap.even([chunk.num_nodes for chunk in store.manifest.chunks], communicator.num_ranks)
+    own = list(chunk_map.chunks_of(communicator.rank))
+    known, names = _read_names(store, own)
+    if not bool(torch.isin(numbers, known).all()):
+        known, names = _read_names(store, range(store.num_chunks))
+    return torch.from_numpy(_names_of(numbers, known, names.numpy()))
+
+
+def _read_names(store: Store, chunks: "range | list[int]") -> tuple[Tensor, Tensor]:
+    opened = [store.chunk(number) for number in chunks]
+    return torch.cat([chunk.tensor("node_ids") for chunk in opened]), torch.cat(
+        [chunk.tensor("id_names") for chunk in opened]
+    )
+
+
+def _names_of(numbers: Tensor, known: Tensor, names: NDArray[Any]) -> NDArray[Any]:
+    """Returns the names of these numbers, for names that stand beside the numbers `known`."""
+    ordered, order = torch.sort(known)
+    rows: NDArray[np.int64] = order[torch.searchsorted(ordered, numbers)].numpy()
+    return np.asarray(names[rows])
