@@ -20,7 +20,7 @@ from laconic.comm.coded_exchange import CodedRoute
 from laconic.comm.gather import gather_texts
 from laconic.datasets import load
 from laconic.graph import Graph
-from laconic.launch.join import join_ranks
+from laconic.launching.join import join_ranks
 from laconic.models import build_model, parse_model
 from laconic.store import open_store
 from laconic.strategies import parse_strategy

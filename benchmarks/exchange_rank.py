@@ -21,7 +21,7 @@ from torch_geometric.nn import GCN, GraphSAGE
 from laconic.comm import Communicator
 from laconic.comm.gather import gather_texts
 from laconic.graph import Graph
-from laconic.launch.join import join_ranks
+from laconic.launching.join import join_ranks
 from laconic.models import parse_model
 from laconic.records import LedgerRecord
 from laconic.store import open_store

@@ -23,7 +23,7 @@ from harness import status_bytes
 from laconic.comm import Communicator
 from laconic.comm.frames import HEADER_BYTES
 from laconic.comm.gather import gather_texts
-from laconic.launch.join import join_ranks
+from laconic.launching.join import join_ranks
 from laconic.models import build_model, parse_model
 from laconic.records import LedgerRecord
 from laconic.store import open_store

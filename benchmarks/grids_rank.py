@@ -14,7 +14,7 @@ from pathlib import Path
 from exchange_rank import WAYS, Stub, Training, num_bytes, num_differences
 from laconic.comm import Communicator, Ledger
 from laconic.comm.gather import gather_texts
-from laconic.launch.join import join_ranks
+from laconic.launching.join import join_ranks
 from laconic.models import parse_model
 from laconic.trainer.warm_up import warm_up_model
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from laconic.errors import LaconicError
     from laconic.graph import Graph, GraphChange, NewNodes, Shard
     from laconic.isolated.ddp_hook import coverage_hook
+    from laconic.launching.function import launch
     from laconic.session import Session, join
     from laconic.store import open_store, write_store
     from laconic.trainer.config import Config
@@ -40,6 +41,7 @@ _HOME = {
     "coverage_hook": "laconic.isolated.ddp_hook",
     "from_pyg": "laconic.datasets",
     "join": "laconic.session",
+    "launch": "laconic.launching.function",
     "load": "laconic.datasets",
     "open_store": "laconic.store",
     "predict": "laconic.trainer.predict",
@@ -61,6 +63,7 @@ __all__ = [
     "coverage_hook",
     "from_pyg",
     "join",
+    "launch",
     "load",
     "open_store",
     "predict",

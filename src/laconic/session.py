@@ -22,8 +22,8 @@ from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
 from laconic.graph import Graph, GraphChange, Shard
 from laconic.halo.same_weights import check_same_weights
-from laconic.launch.agreement import check_agreement
-from laconic.launch.join import join_ranks
+from laconic.launching.agreement import check_agreement
+from laconic.launching.join import join_ranks
 from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy
 from laconic.trainer.data import check_trainable, describe_data, open_data

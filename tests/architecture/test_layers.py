@@ -18,7 +18,7 @@ ROWS = [
     {"halo"},
     {"attach"},
     {"datasets", "store", "models"},
-    {"partitioners", "launch"},
+    {"partitioners", "launching"},
     {"graph", "comm"},
     {"kernels"},
     {"specs", "records", "ranks"},

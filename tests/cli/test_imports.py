@@ -40,7 +40,9 @@ def test_a_run_on_two_ranks_imports_its_strategy_alone(tmp_path: Path) -> None:
         assert not modules & {*FEW_NEED, "laconic.isolated", "laconic.strategies.gradient_only", "laconic.lab"}
 
 
-@pytest.mark.parametrize("module", ["laconic", "laconic.cli.main", "laconic.launch.local", "laconic.launch.template"])
+@pytest.mark.parametrize(
+    "module", ["laconic", "laconic.cli.main", "laconic.launching.local", "laconic.launching.template"]
+)
 def test_what_starts_ranks_needs_neither_torch_nor_numpy(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{'torch', 'numpy', 'numba', 'torch_geometric'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

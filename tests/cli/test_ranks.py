@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from laconic.cli import ranks as ranks_module
 from laconic.cli.main import app
 from laconic.cli.ranks import STRATEGY_NAMES
-from laconic.launch import local
+from laconic.launching import local
 from laconic.strategies import STRATEGIES
 
 RUNNER = CliRunner()

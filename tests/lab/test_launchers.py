@@ -20,7 +20,7 @@ TORCHRUN = f"{sys.executable} -m torch.distributed.run"
 JOIN = """
 import sys, torch
 from laconic.errors import CommunicationError
-from laconic.launch.join import join_ranks
+from laconic.launching.join import join_ranks
 try:
     communicator = join_ranks(timeout=float(sys.argv[1]))
 except CommunicationError as error:

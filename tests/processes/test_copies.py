@@ -10,7 +10,7 @@ import pytest
 LAUNCHER = """
 import atexit, json, os, random, signal, sys
 from pathlib import Path
-from laconic.launch.local import run_local_ranks
+from laconic.launching.local import run_local_ranks
 
 folder = Path(sys.argv[1])
 atexit.register(lambda: (folder / f"ended-{os.getpid()}").touch())
@@ -122,7 +122,7 @@ def test_a_process_with_threads_or_with_kernels_that_ran_is_not_copied(code, saf
 def test_loading_for_ranks_starts_no_thread_however_many_threads_ranks_have():
     code = (
         "import os; os.environ['OMP_NUM_THREADS'] = '8'\n"
-        "from laconic.launch.template import can_be_template, loading_for_ranks\n"
+        "from laconic.launching.template import can_be_template, loading_for_ranks\n"
         "assert can_be_template()\n"
         "with loading_for_ranks(2): import laconic.trainer.early_checks\n"
         "assert not can_be_template()\n"

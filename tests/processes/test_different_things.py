@@ -150,7 +150,7 @@ def test_processes_are_told_within_seconds_and_not_at_the_timeout() -> None:
 PART_IN_THE_MIDDLE = """
 import atexit, sys, torch
 from laconic.comm import Splits
-from laconic.launch.join import join_ranks
+from laconic.launching.join import join_ranks
 communicator = join_ranks(timeout=60)
 atexit.register(communicator.transport.close)
 with communicator.ledger.phase("evaluation" if communicator.rank else "forward", layer=1):

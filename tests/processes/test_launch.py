@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from laconic.errors import ConfigError
-from laconic.launch.local import run_local_ranks
+from laconic.launching.local import run_local_ranks
 
 # No torch in the ranks, unless a test is about it: they start in milliseconds.
 PYTHON = [sys.executable, "-S", "-c"]
@@ -19,8 +19,8 @@ PYTHON = [sys.executable, "-S", "-c"]
 SUM = """
 import json, os, sys
 import torch
-from laconic.launch.join import join_ranks
-from laconic.launch.agreement import check_agreement
+from laconic.launching.join import join_ranks
+from laconic.launching.agreement import check_agreement
 communicator = join_ranks(timeout=20)
 with communicator.transport:
     check_agreement(communicator, {"seed": "1"})
@@ -32,7 +32,7 @@ with open(os.path.join(sys.argv[1], str(communicator.rank)), "w") as out:
 SUM_IN_A_GROUP = """
 import torch
 import torch.distributed as dist
-from laconic.launch.join import join_ranks
+from laconic.launching.join import join_ranks
 dist.init_process_group("gloo")
 group = dist.group.WORLD
 torch.set_num_threads(3)
@@ -50,7 +50,7 @@ LAUNCHER = """
 import signal, sys
 # A shell that runs the tests in the background has them ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from laconic.launch.local import run_local_ranks
+from laconic.launching.local import run_local_ranks
 command = [sys.executable, "-S", "-c", *sys.argv[1:3]]
 code, sys.argv[1:], copied = sys.argv[1], sys.argv[2:], sys.argv.pop() == "copies"
 def run(): exec(code, {})
@@ -256,7 +256,7 @@ def test_ranks_under_torchrun_join(tmp_path):
 def test_a_process_alone_talks_to_itself_and_keeps_its_threads(tmp_path):
     import torch
 
-    from laconic.launch.join import join_ranks
+    from laconic.launching.join import join_ranks
 
     threads = torch.get_num_threads()
     communicator = join_ranks({})
@@ -270,8 +270,8 @@ DISAGREE_THEN_KILL_RANK_0 = """
 import os, signal, sys
 import torch
 from laconic.errors import ConfigError
-from laconic.launch.agreement import check_agreement
-from laconic.launch.join import join_ranks
+from laconic.launching.agreement import check_agreement
+from laconic.launching.join import join_ranks
 communicator = join_ranks(timeout=20)
 with communicator.transport:
     try:

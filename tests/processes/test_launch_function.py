@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from laconic import launch
 from laconic.errors import RankFailedError
-from laconic.launch.function import launch
 
 # Runs as a file, and line by line at a prompt.
 SCRIPT = """
@@ -17,7 +17,6 @@ import dataclasses
 import torch
 import torch.nn.functional as F
 import laconic
-from laconic.launch.function import launch
 from torch_geometric.nn import GCNConv
 
 class Net(torch.nn.Module):
@@ -43,8 +42,8 @@ def train(source, weight):
 def main():
     source = "sbm(nodes=60, classes=3, features=4)"
     weight = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
-    (_, one, alone), = launch(train, source, weight, ranks=1)
-    (zero, many, state), (rank, none, other) = launch(train, source, weight, ranks=2)
+    (_, one, alone), = laconic.launch(train, source, weight, ranks=1)
+    (zero, many, state), (rank, none, other) = laconic.launch(train, source, weight, ranks=2)
     assert (zero, rank, len(none.node_ids)) == (0, 1, 0)
     assert many.node_ids.tolist() == list(range(60))
     assert (many.classes == one.classes).all()

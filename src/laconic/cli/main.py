@@ -25,7 +25,7 @@ from laconic.cli.predict import predict
 from laconic.cli.setting_advice import advise_setting
 from laconic.cli.train import train
 from laconic.errors import LaconicError
-from laconic.launch.last_words import leave_last_words
+from laconic.launching.last_words import leave_last_words
 from laconic.processes import leave
 from laconic.units import format_bytes
 

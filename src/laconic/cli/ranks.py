@@ -9,8 +9,8 @@ import typer
 from laconic.cli.console import print_error
 from laconic.cli.status import working
 from laconic.errors import ConfigError
-from laconic.launch.environment import rank_environment
-from laconic.launch.template import can_be_template, loading, loading_for_ranks
+from laconic.launching.environment import rank_environment
+from laconic.launching.template import can_be_template, loading, loading_for_ranks
 from laconic.processes import num_usable_cores
 from laconic.specs import split_spec, unknown_name
 from laconic.units import format_bytes
@@ -55,7 +55,7 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
 
         load_compiler()
     from laconic.cli.main import main
-    from laconic.launch.local import run_local_ranks
+    from laconic.launching.local import run_local_ranks
 
     # The same command again: its ranks find in their environment who they are.
     command = [sys.executable, "-m", "laconic", *sys.argv[1:]]

@@ -22,7 +22,7 @@ from laconic.graph.change import GraphChange, check_change, refuse_change
 from laconic.halo.homes import Homes, Numbers
 from laconic.halo.placement import Placement
 from laconic.kernels.compress import compress_edges
-from laconic.launch.agreement import check_agreement
+from laconic.launching.agreement import check_agreement
 
 # Shapes: N owned rows, H halo rows, E edges, P ranks
 

@@ -10,7 +10,7 @@ import numpy as np
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph
-from laconic.launch.agreement import check_agreement
+from laconic.launching.agreement import check_agreement
 from laconic.partitioners import PARTITIONERS, assign_parts
 from laconic.specs import parse_spec
 from laconic.store import Chunk, Store, chunk_in_memory

@@ -23,7 +23,7 @@ from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap, Placement, place
 from laconic.halo.rehearsal import Rehearsal, rehearse
 from laconic.halo.trial import check_shared
-from laconic.launch.agreement import check_agreement
+from laconic.launching.agreement import check_agreement
 from laconic.records import LedgerRecord
 from laconic.store import Store
 from laconic.strategies._checks import check_codable, check_plain_model, check_schedule

@@ -30,8 +30,8 @@ from laconic.halo.coder import RatePlan
 from laconic.halo.gradients import SharedGradients
 from laconic.halo.placement import ChunkMap
 from laconic.halo.trial import check_shared
-from laconic.launch.agreement import check_agreement, check_all_ready
-from laconic.launch.environment import rank_environment
+from laconic.launching.agreement import check_agreement, check_all_ready
+from laconic.launching.environment import rank_environment
 from laconic.records import LedgerRecord
 from laconic.specs import unknown_name
 from laconic.store import Store

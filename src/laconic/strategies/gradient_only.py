@@ -34,7 +34,7 @@ from laconic.isolated.super_epochs import SuperEpochs
 from laconic.isolated.sweeper import Sweeper
 from laconic.isolated.sweeping import SweepPlan, make_sweeper
 from laconic.isolated.vicinity import Vicinity, find_vicinity
-from laconic.launch.agreement import check_agreement
+from laconic.launching.agreement import check_agreement
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.store import Store
 from laconic.strategies._checks import check_only_model, check_plain_model

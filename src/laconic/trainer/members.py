@@ -14,7 +14,7 @@ from laconic.attach import Attachment
 from laconic.attach.forward import warn_of_unused_weights
 from laconic.comm import Communicator
 from laconic.graph import Graph
-from laconic.launch.agreement import check_agreement
+from laconic.launching.agreement import check_agreement
 from laconic.models import build_model
 from laconic.store import Manifest, Store
 from laconic.strategies import Strategy, parse_strategy

@@ -19,7 +19,7 @@ from laconic.atomic import find_obstacle, write_file
 from laconic.comm import Communicator
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph, Shard
-from laconic.launch.agreement import check_agreement
+from laconic.launching.agreement import check_agreement
 from laconic.models import OwnModel, build_model
 from laconic.store import Manifest, Store, looks_like_store
 from laconic.strategies import parse_strategy

@@ -21,9 +21,9 @@ from laconic.atomic import write_json
 from laconic.comm import Communicator
 from laconic.errors import CheckpointError, ConfigError
 from laconic.graph import Graph
-from laconic.launch.agreement import check_agreement
-from laconic.launch.environment import rank_environment
-from laconic.launch.join import join_ranks
+from laconic.launching.agreement import check_agreement
+from laconic.launching.environment import rank_environment
+from laconic.launching.join import join_ranks
 from laconic.models import GivenModel, ModelSpec, OwnModel
 from laconic.records import EpochRecord, LedgerRecord, keep_epochs
 from laconic.strategies import parse_strategy, strategy_for

@@ -1,6 +1,6 @@
 """What ranks say before they fail, told once."""
 
-from laconic.launch.last_words import last_words_variable, leave_last_words, read_last_words, tell_once
+from laconic.launching.last_words import last_words_variable, leave_last_words, read_last_words, tell_once
 
 
 def test_what_a_rank_leaves_is_found_by_its_number(tmp_path):

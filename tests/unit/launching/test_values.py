@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from laconic.errors import ConfigError
-from laconic.launch.values import read_value, write_value
+from laconic.launching.values import read_value, write_value
 from laconic.records import EpochRecord
 from laconic.trainer.predict import Predictions
 

@@ -22,7 +22,7 @@ from tempfile import mkdtemp
 from typing import final
 
 from laconic.errors import ConfigError
-from laconic.launch.last_words import last_words_variable, read_last_words, tell_once
+from laconic.launching.last_words import last_words_variable, read_last_words, tell_once
 from laconic.processes import GroupProcess, HeldSignals, Stream, WatchedProcesses, is_safe_to_fork, threads_per_rank
 from laconic.processes.process import Work
 from laconic.units import format_seconds

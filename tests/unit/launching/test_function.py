@@ -11,8 +11,8 @@ from torch_geometric.nn import GCN
 
 import laconic
 from laconic.errors import ConfigError
-from laconic.launch import function as home_of_launch
-from laconic.launch.function import launch
+from laconic.launching import function as home_of_launch
+from laconic.launching.function import launch
 
 
 def double(number):

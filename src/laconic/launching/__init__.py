@@ -1,4 +1,4 @@
-"""How ranks come into being. Nothing is imported here: `laconic.launch.local` needs no torch to start ranks.
+"""How ranks come into being. Nothing is imported here: `laconic.launching.local` needs no torch to start ranks.
 
 local.py        starts ranks on this machine
 template.py     how a process is loaded that ranks begin as copies of

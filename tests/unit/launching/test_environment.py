@@ -3,7 +3,7 @@
 import pytest
 
 from laconic.errors import ConfigError
-from laconic.launch.environment import RankEnvironment, rank_environment
+from laconic.launching.environment import RankEnvironment, rank_environment
 
 TORCHRUN = {
     "RANK": "5",

@@ -1,6 +1,6 @@
 """One rank of `launch`, as a process: imports the function, calls it, and leaves its result or its failure in a file.
 
-python -m laconic.launch.worker FOLDER
+python -m laconic.launching.worker FOLDER
 """
 
 import importlib
@@ -29,7 +29,7 @@ def main() -> None:
     rank = os.environ["RANK"]
     try:
         # Late: they bring torch.
-        from laconic.launch.values import read_value, write_value
+        from laconic.launching.values import read_value, write_value
 
         function: Any = _import_script(call["file"]) if "file" in call else importlib.import_module(call["module"])
         for part in call["name"].split("."):
@@ -37,7 +37,7 @@ def main() -> None:
         result = function(*read_value(folder / "arguments"))
         write_value(result, folder / f"result-{rank}")
     except Exception as error:
-        from laconic.launch.join import announce_failure
+        from laconic.launching.join import announce_failure
 
         # Of what went wrong between ranks, the others know.
         if not isinstance(error, CommunicationError):

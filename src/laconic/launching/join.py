@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from laconic.comm import Communicator, Ledger, LocalTransport, Transport, connect
 from laconic.comm.transport import DEFAULT_TIMEOUT_SECONDS
-from laconic.launch.environment import rank_environment
+from laconic.launching.environment import rank_environment
 from laconic.processes import threads_per_rank
 
 _of_thread: ContextVar[Transport | None] = ContextVar("transport of this thread", default=None)

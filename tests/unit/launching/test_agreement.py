@@ -4,7 +4,7 @@ import pytest
 
 from laconic.comm import Communicator, Ledger, LocalTransport, Transport, run_ranks
 from laconic.errors import ConfigError
-from laconic.launch.agreement import check_agreement, describe_difference
+from laconic.launching.agreement import check_agreement, describe_difference
 
 FACTS = {"laconic": "0.1.0", "training.lr": "0.01", "store": "ab12"}
 

@@ -30,11 +30,11 @@ import torch
 from laconic.comm import Transport
 from laconic.comm.transport import DEFAULT_TIMEOUT_SECONDS, run_ranks
 from laconic.errors import ConfigError, RankFailedError
-from laconic.launch.environment import rank_environment
-from laconic.launch.join import joining_by, transport_of_thread
-from laconic.launch.last_words import tell_once
-from laconic.launch.local import run_local_ranks
-from laconic.launch.values import read_value, write_value
+from laconic.launching.environment import rank_environment
+from laconic.launching.join import joining_by, transport_of_thread
+from laconic.launching.last_words import tell_once
+from laconic.launching.local import run_local_ranks
+from laconic.launching.values import read_value, write_value
 from laconic.processes import threads_per_rank
 
 Result = TypeVar("Result")

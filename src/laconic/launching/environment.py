@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from laconic.launch import _slurm as slurm
+from laconic.launching import _slurm as slurm
 from laconic.ranks import (
     AGENT_STORE,
     bad_variable,
