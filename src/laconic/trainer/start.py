@@ -322,8 +322,9 @@ def _warn_of_threads(before: int | None) -> None:
 
 
 def _check_inputs(path: Path, snapshot: Snapshot, inputs: dict[str, Any]) -> None:
-    before = snapshot.notes.get("inputs", {})
-    changed = [f"{key}: {before.get(key)} -> {value}" for key, value in inputs.items() if before.get(key) != value]
+    # What a checkpoint does not know, it was written before there was such a thing.
+    before = {**inputs, **snapshot.notes.get("inputs", {})}
+    changed = [f"{key}: {before[key]} -> {value}" for key, value in inputs.items() if before[key] != value]
     if changed:
         raise CheckpointError(
             f"The graph is not the one that {path} was trained on: {'; '.join(changed)}. Restore it or start a new run."
