@@ -7,6 +7,7 @@ for epoch in session.epochs(200):
 """
 
 import atexit
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from laconic import __version__
 from laconic.attach import Attachment, release
-from laconic.comm import Communicator
+from laconic.comm import Communicator, Transport
 from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
 from laconic.graph import Graph, GraphChange, Shard
@@ -25,7 +26,7 @@ from laconic.halo.same_weights import check_same_weights
 from laconic.launching.agreement import check_agreement
 from laconic.launching.join import join_ranks
 from laconic.store import Manifest, Store
-from laconic.strategies import Strategy, parse_strategy
+from laconic.strategies import Strategy, parse_strategy, strategy_for
 from laconic.trainer.data import check_trainable, describe_data, open_data
 from laconic.trainer.embeddings import Embeddings, embeddings
 from laconic.trainer.evaluate import Evaluation, whole_graph_logits
@@ -41,7 +42,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def join(
     source: Union[str, Path, Graph, "Data"],
     *,
-    strategy: str | None = None,
+    strategy: str = "auto",
     seed: int = 0,
     communicator: Communicator | None = None,
 ) -> "Session":
@@ -57,7 +58,7 @@ def join(
     if communicator is None:
         communicator = join_ranks()
         # A loop without `with` parts from the others when its process ends.
-        atexit.register(communicator.transport.close)
+        atexit.register(_part, communicator.transport)
     try:
         return _open_session(source, strategy, seed, communicator)
     except BaseException as error:
@@ -66,14 +67,22 @@ def join(
         raise
 
 
+def _part(transport: Transport) -> None:
+    # Python keeps the exception that ends a program here: the others hear the reason.
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        transport.announce_failure(error)
+    transport.close()
+
+
 def _open_session(
-    source: Union[str, Path, Graph, "Data"], strategy: str | None, seed: int, communicator: Communicator
+    source: Union[str, Path, Graph, "Data"], strategy: str, seed: int, communicator: Communicator
 ) -> "Session":
     if isinstance(source, str | Path):
         data = open_data(str(source), communicator.num_ranks)
     else:
         data = source if isinstance(source, Graph) else from_pyg(source)
-    chosen = strategy or ("single" if communicator.num_ranks == 1 else "compressed_halo")
+    chosen = strategy_for(strategy, communicator.num_ranks)
     check_agreement(communicator, {"laconic": __version__, "strategy": chosen, "seed": str(seed)})
     check_agreement(communicator, {f"data.{key}": str(value) for key, value in describe_data(data).items()})
     return Session(data, parse_strategy(chosen), seed, communicator)

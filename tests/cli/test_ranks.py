@@ -55,7 +55,7 @@ def test_ranks_that_share_cores_are_warned_of(started, monkeypatch):
 def test_ranks_with_a_core_each_are_not_warned_of(started, monkeypatch):
     monkeypatch.setattr(ranks_module, "num_usable_cores", lambda: 2)
     result = RUNNER.invoke(app, ["train", "--ranks", "2"])
-    assert result.stderr == "Starting 2 ranks\n"
+    assert result.stderr == "Loading PyTorch and PyTorch Geometric for 2 ranks\n"
     assert started == [2]
 
 

@@ -106,7 +106,7 @@ def test_two_ranks_leave_one_run_folder_and_one_summary(trained):
     assert "Received by all ranks per epoch exact exchange share" in lines
     # Exact exchange is the default.
     assert any(re.fullmatch(r"rows (\S+ \S+) \1 100%", line) for line in lines)
-    assert "Starting 2 ranks\nLoading PyTorch and PyTorch Geometric\n" in done.stderr
+    assert "Loading PyTorch and PyTorch Geometric for 2 ranks\nStarting 2 ranks\n" in done.stderr
     assert "Strategy compressed_halo on 2 ranks, by default." in done.stderr
     assert done.stdout.count("Best epoch") == 1
     assert "rank 1 |" not in done.stderr

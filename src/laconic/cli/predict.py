@@ -7,8 +7,8 @@ from typing import Literal, cast
 import typer
 
 from laconic.cli.console import console
-from laconic.cli.ranks import RANKS_HELP, load_trainer, share_among_ranks
-from laconic.cli.status import LOADING, working
+from laconic.cli.ranks import RANKS_HELP, first_status, load_trainer, share_among_ranks
+from laconic.cli.status import working
 from laconic.errors import ConfigError
 from laconic.units import format_count
 
@@ -47,7 +47,7 @@ def predict(
 
     which = cast(Literal["best", "last"], checkpoint)
     rank = share_among_ranks(ranks, check)
-    with working(LOADING) if rank == 0 else nullcontext() as status:
+    with working(first_status()) if rank == 0 else nullcontext() as status:
         load_trainer()
         from laconic.trainer.predict import check_output, write_predictions
         from laconic.trainer.predict import predict as predict_run

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import typer
 
 from laconic.cli.console import print_error
-from laconic.cli.status import working
+from laconic.cli.status import LOADING, working
 from laconic.errors import ConfigError
 from laconic.launching.environment import rank_environment
 from laconic.launching.template import can_be_template, loading, loading_for_ranks
@@ -49,7 +49,7 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
         _warn_of_shared_cores(num_ranks, num_usable_cores())
     # What all ranks need is loaded here, and refused here: they begin as copies of this process.
     is_template = can_be_template()
-    with working(f"Loading PyTorch and PyG for {num_ranks} ranks"), loading_for_ranks(num_ranks):
+    with working(f"{LOADING} for {num_ranks} ranks"), loading_for_ranks(num_ranks):
         check(num_ranks)
         from laconic.kernels.compile import load_compiler
 
@@ -61,6 +61,11 @@ def share_among_ranks(num_ranks: int | None, check: Callable[[int], None]) -> in
     command = [sys.executable, "-m", "laconic", *sys.argv[1:]]
     loaded = main if is_template else None
     raise typer.Exit(run_local_ranks(command, num_ranks, loaded=loaded, tell=print_error))
+
+
+def first_status() -> str:
+    """Returns what a process that trains or predicts does first; a copy has loaded all already."""
+    return f"Starting {num_ranks_here()} ranks" if "torch_geometric" in sys.modules else LOADING
 
 
 def load_trainer() -> None:

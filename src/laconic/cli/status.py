@@ -32,6 +32,7 @@ class Status:
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._is_first = True
         self._line: Live | None = None
+        self._drawing: set[threading.Thread] = set()
         self._timer: threading.Timer | None = None
 
     def tell(self, text: str) -> None:
@@ -40,8 +41,10 @@ class Status:
             self._line.update(Spinner("dots", Text(text)))
         elif self._is_live:
             self._line = Live(Spinner("dots", Text(text)), console=self._console, transient=True)
+            before = set(threading.enumerate())
             # What follows may not give the thread that draws it a chance for a while.
             self._line.start(refresh=True)
+            self._drawing = set(threading.enumerate()) - before
         else:
             self._print_if_long(text)
 
@@ -50,6 +53,9 @@ class Status:
         if self._line is not None:
             self._line.stop()
             self._line = None
+            for thread in self._drawing:
+                # Rich does not wait for it, and a process that has a thread cannot be copied.
+                thread.join()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

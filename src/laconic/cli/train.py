@@ -9,7 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.cli.console import console, error_console
-from laconic.cli.ranks import RANKS_HELP, check_strategy_name, load_trainer, num_ranks_here, share_among_ranks
+from laconic.cli.ranks import (
+    RANKS_HELP,
+    check_strategy_name,
+    first_status,
+    load_trainer,
+    num_ranks_here,
+    share_among_ranks,
+)
 from laconic.cli.status import LOADING, Status, working
 from laconic.cli.traffic_table import print_traffic
 from laconic.errors import ConfigError
@@ -99,7 +106,7 @@ def train(
     if strategy is not None:
         check_strategy_name(strategy, ranks)
     rank = share_among_ranks(ranks, check)
-    with working(LOADING) if rank == 0 else nullcontext() as status:
+    with working(first_status()) if rank == 0 else nullcontext() as status:
         load_trainer()
         summary = _run(layers(), resume, status)
     if rank == 0:

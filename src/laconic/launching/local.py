@@ -30,7 +30,7 @@ from laconic.units import format_seconds
 _log = logging.getLogger(__name__)
 _ADDRESS = "127.0.0.1"
 # Shown of each rank that failed.
-_NUM_LINES = 30
+_NUM_LINES = 40
 
 
 def run_local_ranks(

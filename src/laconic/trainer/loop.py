@@ -49,6 +49,7 @@ def train_epoch(run: Run) -> bool:
     """Trains the steps of an epoch that are still to do; returns whether it came to the end of it."""
     state, epoch = run.state, run.state.epoch + 1
     since = time.perf_counter()
+    run.members.communicator.ledger.epoch = epoch
     run.members.strategy.start_epoch(epoch, state.step)
     state.count_switch(time.perf_counter() - since)
     batches = run.members.batches.of_epoch(epoch, start_step=state.step)
