@@ -25,7 +25,7 @@ def plain_loss(out, shard):
     return F.cross_entropy(out[shard.train_mask], shard.y[shard.train_mask])
 
 
-def run(graph, model, work, strategy=None):
+def run(graph, model, work, strategy="auto"):
     """Returns what does `work(session, model, shard, optimizer)` in an epoch of a session, on a rank."""
 
     def of_rank(communicator):
@@ -50,7 +50,7 @@ def test_a_backward_pass_without_session_loss_is_refused_by_all_ranks_before_it_
     assert on_ranks(2, run(small_graph, GCN(8, 8, 2, 4), forget, strategy)) == [[], []]
 
 
-@pytest.mark.parametrize("strategy", [None, "compressed_halo"])
+@pytest.mark.parametrize("strategy", ["auto", "compressed_halo"])
 def test_on_one_rank_a_plain_loss_is_as_good(strategy, small_graph, on_ranks):
     def train(session, model, shard, optimizer):
         plain_loss(model(shard.x, shard.edge_index), shard).backward()

@@ -153,7 +153,7 @@ MODELS = {
 }
 
 
-def one_step(graph, model, communicator=None, strategy=None):
+def one_step(graph, model, communicator=None, strategy="auto"):
     """Loss and gradients after one step of a session; `model` is only copied."""
     session = laconic.join(graph, strategy=strategy, communicator=communicator)
     model, shard = session.attach(copy.deepcopy(model))
