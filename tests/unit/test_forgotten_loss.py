@@ -180,3 +180,13 @@ def test_ranks_that_only_round_differently_go_on_with_a_warning(small_graph, on_
     assert [record.getMessage()[:40] for record in caplog.records].count(
         "Weights differ between ranks in their la"
     ) == 1
+
+
+def test_a_loss_without_gradients_is_no_step_of_ranks_that_step_apart(small_graph, on_ranks):
+    def look(session, model, shard, optimizer):
+        with torch.no_grad():
+            session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
+        return session.evaluate()
+
+    first, second = on_ranks(2, run(small_graph, GCN(8, 8, 2, 4), look, "gradient_only(sync_every=4)"))
+    assert first == second

@@ -58,6 +58,7 @@ class Status:
                 thread.join()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer.join()
             self._timer = None
 
     def _print_if_long(self, text: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from laconic.comm.splits import Splits
-from laconic.comm.transport import Pending, Transport
+from laconic.comm.transport import Pending, Reduction, Transport
 
 PIECE_BYTES = 64 << 20
 
@@ -83,6 +83,15 @@ def start_reduce_scatter(
             transport.start_reduce_scatter(out[piece], torch.cat(sources), [len(source) for source in sources])
         )
     return Landing(started, lambda: None)
+
+
+def start_all_reduce(transport: Transport, tensor: Tensor, op: Reduction, piece_bytes: int) -> Pending:
+    """Starts an all_reduce, in place. Sums are made number by number: a cut changes none."""
+    flat = tensor.view(-1)
+    pieces = cut(flat.shape[0], flat.itemsize, piece_bytes)
+    if len(pieces) == 1:
+        return transport.start_all_reduce(tensor, op)
+    return Landing([transport.start_all_reduce(flat[piece], op) for piece in pieces], lambda: None)
 
 
 def start_all_gather(transport: Transport, out: Tensor, tensor: Tensor, piece_bytes: int) -> Pending:

@@ -81,7 +81,7 @@ class LocalSteps:
         return self.shared_pass.marked(total / own if own else total * 0.0)
 
     def mean(self, value: float) -> float:
-        """Returns the mean of the ranks' numbers, weighted as their parameters are: of own mean losses, the global one.
+        """Returns the mean of the ranks' numbers, weighted by their rows: of own mean losses, the global one.
 
         Traffic: an all_reduce of 8 bytes, in phase "gradients".
         """
@@ -117,7 +117,9 @@ class LocalSteps:
 
     def _averages(self) -> dict[str, Tensor]:
         parameters, communicator = self._parameters(), self._communicator
-        weighted = [value.detach() * self._weight for value in parameters.values()]
+        # The sum of many rows' weights has no room in 16 bits.
+        wide = [value.detach().to(torch.promote_types(value.dtype, torch.float32)) for value in parameters.values()]
+        weighted = [value * self._weight for value in wide]
         if not weighted:
             return {}
         weight = weighted[0].new_tensor([self._weight])

@@ -115,7 +115,7 @@ def _in_processes(home: dict[str, str], arguments: tuple[Any, ...], ranks: int) 
             write_value(list(arguments), folder / "arguments")
         except ConfigError as error:
             raise ConfigError(f"{error} Give the name or the path of the data, or use how='threads'.") from error
-        call = {**home, "path": sys.path, "argv": sys.argv}
+        call = {**home, "path": [entry for entry in sys.path if isinstance(entry, str)], "argv": sys.argv}
         (folder / "call.json").write_text(json.dumps(call), encoding="utf-8")
         # Laconic is imported as here; then the worker takes over all of sys.path.
         package = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ def is_safe_to_fork() -> bool:
     """Whether a copy of this process would lack nothing: no thread has been started, in Python or below it.
 
     Threads are not copied, and what they held stays held forever. Importing torch, PyG and numba starts none; numpy's
-    BLAS does unless it is told to use one (`launch/template.py`). GNU's OpenMP, by which numba's kernels run, ends a
+    BLAS does unless it is told to use one (`launching/template.py`). GNU's OpenMP, by which numba's kernels run, ends a
     copy that uses it after it was used here.
     """
     if sys.platform != "linux" or threading.active_count() > 1:

@@ -259,7 +259,8 @@ class GradientOnly(Strategy):
         if self._local_steps is None:
             return self._gradients.share(total, weight)
         self._end_step()
-        self._is_step_open = True
+        # A loss without gradients, as of a validation, is no step.
+        self._is_step_open = total.requires_grad
         return self._local_steps.share(total, weight)
 
     @property

@@ -87,11 +87,11 @@ class LossFunction:
         """Returns the loss, outputs and labels in types that fit each other.
 
         Labels that stand beside one output each become numbers of its type, as torch's losses want
-        them. Outputs of 16 bits become float32: a sum over many nodes has no room in 16. Functions
-        of one's own get what there is.
+        them; functions of one's own get the labels as they are. Outputs of 16 bits become float32:
+        a sum over many nodes has no room in 16.
         """
         if not self.is_torchs:
-            return self, out, y
+            return self, out.float() if out.dtype in _SHORT_FLOATS else out, y
         if self.name in _OF_CLASSES:
             if out.dim() < 2:
                 raise ConfigError(

@@ -190,3 +190,18 @@ def test_a_loss_that_depends_on_another_module_is_refused():
     local = LocalSteps(build(), Communicator(LocalTransport(), Ledger(0)), every=2, share=1.0)
     with pytest.raises(ConfigError, match="not in the attached model"):
         local.share(nn.Linear(4, 1).double()(rows(0, 0)).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_models_of_16_bits_keep_their_weights_when_nothing_was_learned(on_ranks, dtype):
+    def average(communicator: Communicator) -> bool:
+        model = copy.deepcopy(MODEL).to(dtype)
+        local = LocalSteps(model, communicator, every=2, share=0.5)
+        before = weights(model)
+        for _ in range(4):
+            # What forty thousand rows weigh is no number of float16, and 1006 none of bfloat16.
+            local.share(model(torch.ones(1, 4, dtype=dtype)).sum(), 40_001.0 if dtype == torch.float16 else 503.0)
+            local.end_step()
+        return equal(weights(model), before)
+
+    assert on_ranks(2, average) == [True, True]

@@ -154,6 +154,17 @@ def test_outputs_of_16_bits_are_summed_in_32(dtype):
         assert float(part.total) / part.weight == pytest.approx(1.3862944, rel=1e-4)
 
 
+def test_a_loss_of_ones_own_on_outputs_of_16_bits_keeps_its_weight():
+    def doubled(out, y, reduction="mean"):
+        losses = 2 * F.cross_entropy(out, y, reduction="none")
+        return losses.mean() if reduction == "mean" else losses.sum()
+
+    generator = torch.Generator().manual_seed(0)
+    out = torch.randn(183, 4, generator=generator).bfloat16()
+    part = loss_part(doubled, out, torch.zeros(183, dtype=torch.int64))
+    assert part.weight == pytest.approx(183, rel=1e-5)
+
+
 def test_the_module_of_the_user_stays_as_it_is():
     module = nn.CrossEntropyLoss(weight=W)
     loss_part(module, LOGITS, CLASSES)

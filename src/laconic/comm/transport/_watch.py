@@ -80,7 +80,7 @@ class Watch:
         self.had_trouble = True
         cause = str(error).strip().split("\n")[0]
         trouble = Trouble(number, asked, self._timeout if timed_out else None, cause)
-        return diagnose(self.notes, trouble, self._asked, keeper=self._keeper, moment=self._moment)
+        return diagnose(self.notes, trouble, {**self._asked, number: asked}, keeper=self._keeper, moment=self._moment)
 
     def _look_around(self, number: int, asked: Asked, waited: float, *, is_thorough: bool) -> None:
         try:
@@ -89,7 +89,7 @@ class Watch:
                 self.notes.wait_at(number, asked)
             if cause is None and (is_thorough or self.notes.num_closed()):
                 whereabouts = self.notes.whereabouts()
-                cause = find_parted(self.notes, number, self._asked, whereabouts)
+                cause = find_parted(self.notes, number, {**self._asked, number: asked}, whereabouts)
                 if is_thorough and waited >= _LONG_SECONDS:
                     missing = [rank for rank, where in enumerate(whereabouts) if where.number < number]
                     names = name_ranks(missing) if missing else "the network"

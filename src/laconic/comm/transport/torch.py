@@ -164,6 +164,7 @@ class TorchTransport(Transport):
         if dist.is_initialized():
             dist.destroy_process_group()
         self._under_way.clear()
+        self._in_first_round.clear()
         deadline = time.monotonic() + _LINGER_SECONDS
         with suppress(StoreGoneError):
             while self._place.keeps_store and self._watch.notes.num_closed() < self.num_ranks:
