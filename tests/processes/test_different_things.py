@@ -158,19 +158,34 @@ with communicator.ledger.phase("evaluation" if communicator.rank else "forward",
 """
 
 
-def test_processes_that_part_end_as_after_any_error_and_are_not_aborted() -> None:
-    """Messages are still under way when the interpreter ends."""
+def run_interpreters(program: str) -> list[str]:
+    """Runs a program as two ranks, of which both fail, and returns what each said."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PART_IN_THE_MIDDLE],
-            env={**os.environ, **environment},
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", program], env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True
         )
         for environment in environments(2)
     ]
-    for process in processes:
-        _, told = process.communicate(timeout=90)
-        assert process.returncode == 1, told
+    told = [process.communicate(timeout=90)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, 1], told
+    return told
+
+
+def test_processes_that_part_end_as_after_any_error_and_are_not_aborted() -> None:
+    """Messages are still under way when the interpreter ends."""
+    for told in run_interpreters(PART_IN_THE_MIDDLE):
         assert DIFFERENT in told
         assert "terminate called" not in told
+
+
+FAIL_IN_A_PLAIN_LOOP = """
+import laconic
+session = laconic.join("sbm(nodes=60)")
+if session.rank == 1:
+    raise ValueError("a mistake of rank 1")
+session.communicator.barrier()
+"""
+
+
+def test_a_loop_without_with_tells_the_others_the_exception_that_ended_it() -> None:
+    assert "Rank 1 failed: ValueError: a mistake of rank 1" in run_interpreters(FAIL_IN_A_PLAIN_LOOP)[0]
