@@ -155,3 +155,18 @@ def _conversion(path: Path) -> str:
         f"  plain = {{name: np.array(old[name].tolist()) for name in old.files}}\n"
         f"  np.savez({str(path.with_name(f'{path.stem}_converted.npz'))!r}, **plain)"
     )
+
+
+def to_text(values: NDArray[np.bytes_], where: str) -> NDArray[np.str_]:
+    """Returns bytes as text. Raises DataError if they are not UTF-8.
+
+    Args:
+        where: the file and array, for errors.
+    """
+    try:
+        return np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where} holds bytes that are not UTF-8. Save it as text, from the encoding that it has: "
+            f"np.char.decode(values, 'latin-1')."
+        ) from error

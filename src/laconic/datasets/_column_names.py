@@ -1,6 +1,7 @@
 """Names of columns and the roles that they have, for each kind of table."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -33,6 +34,9 @@ _LIKE_AN_ID_IN_CAMEL_CASE = re.compile(r"[a-z](Id|ID)$")
 
 # Row numbers, which pandas writes unless told not to; the second name is what it gives them when it reads them back.
 _ROW_NUMBERS = ("", "unnamed0", "index", "level0")
+
+MOST_NAMED = 6
+"""How many names a message lists."""
 
 
 @final
@@ -82,6 +86,11 @@ def is_doubtful_feature(name: str) -> bool:
     stripped = name.strip()
     is_id = _LIKE_AN_ID.search(stripped.casefold()) or _LIKE_AN_ID_IN_CAMEL_CASE.search(stripped)
     return bool(is_id) or _squeeze(name) in _DOUBTFUL_FEATURES
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Returns the names for a message; of many, the first ones: "a, b, c, d, e, f, ..."."""
+    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
 def _squeeze(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import final
 from laconic.datasets._column_names import (
     IGNORED,
     LABEL,
+    MOST_NAMED,
     NODE,
     ROLES,
     RULES,
@@ -24,14 +25,13 @@ from laconic.datasets._column_names import (
     TARGET,
     WEIGHT,
     TableKind,
+    first_few,
     is_doubtful_feature,
     is_row_number,
     known_role,
 )
 from laconic.errors import ConfigError, DataError
 from laconic.specs import shorten, unknown_name
-
-_MOST_NAMED = 6
 
 
 @final
@@ -66,9 +66,8 @@ class Roles:
         if self.kind in ("features", "labels", "split") and NODE not in self.of:
             told.insert(0, "nodes by row number")
         if self.many:
-            shown = ", ".join(self.many[:_MOST_NAMED]) + (", ..." if len(self.many) > _MOST_NAMED else "")
             what = RULES[self.kind].many if len(self.many) == 1 else f"{RULES[self.kind].many}s"
-            told.append(f"{len(self.many)} {what} <- {shown}")
+            told.append(f"{len(self.many)} {what} <- {first_few(self.many)}")
         return ", ".join(told)
 
 
@@ -79,7 +78,8 @@ class ColumnMapping:
 
     Args:
         pairs: (role, column), such as ("source", "paper"); the column may say its table: "edges.paper". To ignore a
-            column that is known for the ids, labels or split of nodes, it must.
+            column that is known for the ids, labels or split of nodes, it must, unless another column of that table
+            is given the role.
         given_as: how the user names the data, for the line to copy in an error.
     """
 
@@ -121,20 +121,38 @@ class ColumnMapping:
                 names = {name for name in self._seen if ("." in name) == ("." in column)}
                 raise ConfigError(f"columns, {role}={column}: {unknown_name(column, names, family='column')}")
 
-    def role_of(self, kind: TableKind, name: str) -> str | None:
-        """Returns the role that the user gives to a column of this table, if any."""
+    def role_of(self, kind: TableKind, name: str, names: Sequence[str]) -> str | None:
+        """Returns the role that the user gives to a column of the table that has the columns `names`, if any."""
         name = name.strip()
-        # "ignore=id" is about a column without use, such as the numbers of edges; never about what names the nodes.
-        is_needed = known_role(name, kind) in (NODE, LABEL, SPLIT)
-        for role, column in self.pairs:
-            is_meant = column == name and not (role == IGNORED and is_needed)
-            if (is_meant or column == f"{kind}.{name}") and role in RULES[kind].roles:
+        pairs = [(role, column) for role, column in self.pairs if role in RULES[kind].roles]
+        for role, column in pairs:
+            if column == f"{kind}.{name}":
+                return role
+        for role, column in pairs:
+            if column == name and not (role == IGNORED and self._is_needed(kind, name, names)):
                 return role
         return None
 
+    def _is_needed(self, kind: TableKind, name: str, names: Sequence[str]) -> bool:
+        """Whether a column holds the ids, labels or split of nodes by its name, and the user names no other for them.
+
+        "ignore=id" is about a column without use, such as the numbers of edges, and not about the ids of nodes.
+        """
+        others = {other.strip() for other in names} - {name}
+        others |= {f"{kind}.{other}" for other in others}
+        known = known_role(name, kind)
+        return known in (NODE, LABEL, SPLIT) and not any(
+            role == known and column in others for role, column in self.pairs
+        )
+
     def line_with(self, added: Sequence[tuple[str, str]]) -> str:
-        """Returns the line that names the data with further pairs, to be copied to a command."""
-        text = ", ".join(f"{role}={column.strip()}" for role, column in dict.fromkeys([*self.pairs, *added]))
+        """Returns the line that names the data with further pairs, to be copied to a command.
+
+        A pair that gives another role to one of their columns is left out.
+        """
+        added = [(role, column.strip()) for role, column in added]
+        kept = [(role, column) for role, column in self.pairs if column not in {column for _, column in added}]
+        text = ", ".join(f"{role}={column}" for role, column in dict.fromkeys([*kept, *added]))
         return f'\n  "{self.given_as}(columns={text!r})"'
 
 
@@ -156,7 +174,7 @@ class _Assignment:
         self._unknown: list[str] = []
 
     def roles(self) -> Roles:
-        given = {name: self._mapping.role_of(self._kind, name) for name in self._names}
+        given = {name: self._mapping.role_of(self._kind, name, self._names) for name in self._names}
         for name, role in given.items():
             if role is not None and role == self._rules.many:
                 self._many.append(name)
@@ -256,6 +274,6 @@ class _Assignment:
 
 
 def _quote(names: Sequence[str]) -> str:
-    shown = [repr(shorten(name, 40)) if name.strip() else "without a name" for name in names[:_MOST_NAMED]]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    shown = [repr(shorten(name, 40)) if name.strip() else "without a name" for name in names[:MOST_NAMED]]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"column{'s' if len(names) > 1 else ''} {', '.join(shown)}{more}"

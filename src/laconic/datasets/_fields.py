@@ -1,6 +1,7 @@
 """Raw arrays to the fields of a Graph. Each function refuses what it cannot take, naming the file and the field."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,15 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from laconic.datasets._arrays import to_text
+from laconic.datasets._column_names import first_few
 from laconic.datasets._edges import with_reverse_edges
 from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph
+from laconic.specs import shorten
+
+logger = logging.getLogger(__name__)
 
 FeatureDtype = Literal["float32", "float64"]
 Normalisation = Literal["none", "row"]
 
 # More different labels than this, and than half of the nodes, are no classes but names of the nodes.
 _MOST_TEXTS = 100
+
+# Texts, in small letters, that other programs write where there is no value.
+_LIKE_NO_LABEL = ("na", "n/a", "#n/a", "<na>", "nan", "null", "none")
 
 # Shapes: N nodes, F features, L labels
 
@@ -93,13 +102,15 @@ def to_named_labels(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Returns labels as `to_labels` does, and the names of the classes where labels are text, in the order of letters.
 
+    The log tells these names. Only an empty text is no label: a class such as "NA" gets a warning.
+
     Args:
         class_names: the names by class number, where they are known; a text that is none of them is refused.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
+        values = to_text(values, where)
     if values.dtype.kind != "U" or values.ndim != 1:
         return to_labels(values, where), class_names
     texts_N = np.char.strip(values)
@@ -112,8 +123,22 @@ def to_named_labels(
         )
     if unknown := sorted(set(found.tolist()) - set(names.tolist())):
         raise DataError(f"{where} holds the class {unknown[0]!r}, which class_names does not: {list(class_names)[:8]}.")
+    _tell_classes(names.tolist(), where, are_given=bool(class_names))
     number_of = {"": -1} | {name: number for number, name in enumerate(names.tolist())}
     return torch.tensor([number_of[text] for text in texts_N.tolist()], dtype=torch.int64), tuple(names.tolist())
+
+
+def _tell_classes(names: list[str], where: str, *, are_given: bool) -> None:
+    shown = first_few([shorten(name, 40) for name in names])
+    logger.info("%s: %d class%s <- %s.", where, len(names), "" if len(names) == 1 else "es", shown)
+    doubtful = [] if are_given else [name for name in names if name.casefold() in _LIKE_NO_LABEL]
+    if doubtful:
+        logger.warning(
+            "%s: %s is taken for a class, like any other text. If it means that a node has no label, leave the label "
+            "of that node empty.",
+            where,
+            " and ".join(map(repr, doubtful)),
+        )
 
 
 def to_labels(values: NDArray[Any], where: str) -> Tensor:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.datasets import _arrow as pyarrow
+from laconic.datasets._arrays import to_text
 from laconic.errors import DataError
 
 Ids = Any
@@ -35,7 +36,7 @@ def to_ids(values: Any, where: str) -> Ids:
             raise DataError(f"{where}: node ids should stand in one column, got {values.dtype} of {values.shape}.")
         if values.dtype.kind in "iu" and not (values.size and values.max() > np.iinfo(np.int64).max):
             return values.astype(np.int64, copy=False)
-        values = pyarrow.array(np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values)
+        values = pyarrow.array(to_text(values, where) if values.dtype.kind == "S" else values)
     if not len(values):
         # A table without rows does not tell the type of its columns.
         return np.empty(0, np.int64)

@@ -31,6 +31,7 @@ class Table:
         ids: the columns that hold node ids, by role: node, or source and target.
         of: the other columns that have a role of their own: weight, label, split.
         many: columns of the role that many may have, by name: features, or several labels.
+        columns: the name of the column of each role.
         array: what an .npy file holds, which has no columns.
         header: the names of the columns; None for an .npy file.
     """
@@ -39,6 +40,7 @@ class Table:
     ids: Mapping[str, Ids] = field(default_factory=dict)
     of: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     many: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
     array: NDArray[Any] | None = None
     header: Header | None = None
 
@@ -98,5 +100,6 @@ class TableFolder:
             ids={role: to_ids(columns[name], f"{path}: column {name}") for role, name in ids.items()},
             of={role: columns[name] for role, name in roles.of.items() if role not in ids},
             many={name: columns[name] for name in roles.many},
+            columns=roles.of,
             header=header,
         )

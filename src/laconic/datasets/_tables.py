@@ -32,10 +32,6 @@ class Header:
     names: tuple[str, ...]
     has_names: bool
 
-    @property
-    def where(self) -> str:
-        return str(self.path)
-
 
 def read_header(path: Path, *, words: Collection[str] = ()) -> Header:
     """Returns the names of the columns.

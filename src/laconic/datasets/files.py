@@ -149,7 +149,7 @@ def _table_of(role: str, name: str, tables: TableFolder, features: Table) -> Pat
     """Returns the file of a role that the features may hold themselves; None if they do."""
     path = tables.find(name)
     if role in features.of and path is not None:
-        line = tables.mapping.line_with([(IGNORED, f"features.{role}")])
+        line = tables.mapping.line_with([(IGNORED, f"features.{features.columns[role].strip()}")])
         raise DataError(
             f"{tables.folder}: {features.path.name} has a column for the {role}, and there is {path.name} too. Keep "
             f"one, or leave the column out:{line}"

@@ -44,7 +44,8 @@ def load(source: str | Path, *, labelled: bool = True, undirected: bool = False,
 
     Args:
         source: a generator's spec, a path, or a name (see above).
-        undirected: the same as the option `add_reverse_edges=True`, for every source.
+        undirected: the same as the option `add_reverse_edges=True`, for every source. A graph to predict for may have
+            the option `add_reverse_edges=False` all the same, and stays as it is then.
         labelled: False leaves labels and masks of a file alone, of which there need be none: a graph to predict for.
         options: `dtype` ("float32", "float64"), `normalise_features` ("none", "row") and `add_reverse_edges` for all;
             beside them the fields of a generator, or the keyword arguments of `load_npz`, `load_ogb` or `load_files`.
@@ -52,7 +53,7 @@ def load(source: str | Path, *, labelled: bool = True, undirected: bool = False,
     text = str(source).strip()
     name, arguments = (text, {}) if os.path.exists(text) else _split(text)
     options = {key: _truth(value) for key, value in {**arguments, **options}.items()}
-    if undirected and options.setdefault("add_reverse_edges", True) is not True:
+    if undirected and options.setdefault("add_reverse_edges", True) is not True and labelled:
         raise ConfigError(
             f"{shorten(text, _LONG)}: add_reverse_edges is {options['add_reverse_edges']}, but the graph is to be "
             f"undirected. Leave one of them out."

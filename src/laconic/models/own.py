@@ -18,7 +18,7 @@ from torch import nn
 
 from laconic.errors import CheckpointError, ConfigError, describe_exception
 from laconic.models.base import ModelSpec
-from laconic.models.own_code import FORMS, ModelCode, import_code, is_file, read_code
+from laconic.models.own_code import FORMS, ModelCode, import_code, importing_from, is_file, read_code
 from laconic.specs import split_spec, unknown_name
 
 INPUT_NAMES = (
@@ -80,7 +80,9 @@ class OwnModel(ModelSpec):
                 f"{', '.join(INPUT_NAMES[1:])}; {', '.join(OUTPUT_NAMES[1:])})."
             )
         try:
-            model = builder(**arguments)
+            # A constructor may import files beside its own.
+            with importing_from(self.code):
+                model = builder(**arguments)
         except Exception as error:
             given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
             raise ConfigError(

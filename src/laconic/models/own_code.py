@@ -31,6 +31,7 @@ FORMS = "Write --model FILE.py:NAME, such as my_model.py:Net, or --model PACKAGE
 # Ranks may be threads of one process, and what is imported belongs to all of them.
 _one_import = threading.RLock()
 _imported: dict[tuple[str, str], ModuleType] = {}
+_own_modules: dict[tuple[str, str], dict[str, ModuleType]] = {}
 
 
 @final
@@ -105,7 +106,7 @@ def read_code(source: str, kept: Path | None = None) -> ModelCode:
 
 def import_code(code: ModelCode) -> ModuleType:
     """Returns the module, executed once per process. Raises ConfigError, saying where, if that fails."""
-    key = (str(code.path), code.sha256)
+    key = _key(code)
     with _one_import:
         if key not in _imported:
             _imported[key] = _import(code)
@@ -114,7 +115,7 @@ def import_code(code: ModelCode) -> ModuleType:
 
 def _import(code: ModelCode) -> ModuleType:
     try:
-        with _importing_from(code):
+        with importing_from(code):
             if not is_file(code.source):
                 return importlib.import_module(code.source)
             # The hash is in the name: the original and the copy of a run may both be imported.
@@ -145,22 +146,36 @@ def _import(code: ModelCode) -> ModuleType:
 
 
 @contextmanager
-def _importing_from(code: ModelCode) -> Iterator[None]:
-    """Inside, modules of the code's own names are imported from its folder, whatever was imported before."""
+def importing_from(code: ModelCode) -> Iterator[None]:
+    """Inside, modules of the code's own names are imported from its folder, whatever was imported before.
+
+    One thread at a time: ranks may be threads, and what Python looks for where belongs to all of them.
+    """
     own = {name.partition("/")[0].removesuffix(".py") for name in code.files} if not code.is_installed else set()
-    others = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in own}
-    path, writes_bytecode = list(sys.path), sys.dont_write_bytecode
-    for name in others:
-        del sys.modules[name]
-    sys.path.insert(0, str(code.root))
-    sys.dont_write_bytecode = True
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        sys.dont_write_bytecode = writes_bytecode
-        sys.modules.update(others)
+    with _one_import:
+        others, path, writes_bytecode = _modules_of(own), list(sys.path), sys.dont_write_bytecode
+        for name in others:
+            del sys.modules[name]
+        # What the code has imported already is not executed again.
+        sys.modules.update(_own_modules.get(_key(code), {}))
+        sys.path.insert(0, str(code.root))
+        sys.dont_write_bytecode = True
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            _own_modules[_key(code)] = _modules_of(own)
+            sys.path[:] = path
+            sys.dont_write_bytecode = writes_bytecode
+            sys.modules.update(others)
+
+
+def _modules_of(packages: set[str]) -> dict[str, ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in packages}
+
+
+def _key(code: ModelCode) -> tuple[str, str]:
+    return str(code.path), code.sha256
 
 
 def _find_module(name: str) -> Path:

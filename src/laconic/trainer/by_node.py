@@ -22,7 +22,8 @@ def gather_by_node(
 ) -> tuple[NDArray[Any], Tensor]:
     """Returns the id of each node and its row on rank 0; nothing on others. Booked as evaluation.
 
-    Nodes are in the order of their numbers: their ids, or, where ids are text, the rows of the data.
+    Nodes are in the order of their numbers: their ids, or, where ids are text, the rows of the data. Of text ids,
+    nodes that were added to the graph have their numbers as text.
 
     Traffic: the rows and the numbers; where ranks have read chunks of a store with text ids, also these.
 
@@ -40,6 +41,9 @@ def gather_by_node(
             ids = ids if data.id_names is None else _names_of(numbers, data.node_ids, data.id_names)
         elif data.manifest.has_id_names:
             ids = decode_names(gather_rows(communicator, _own_names(data, own, communicator), root=0))
+    if ids.dtype.kind == "U" and (ids == "").any():
+        # No id is empty: these nodes were added to the graph, and go by their numbers.
+        ids = np.where(ids == "", numbers.numpy().astype(np.str_), ids)
     order = numbers.argsort()
     return ids[order.numpy()], gathered[order]
 
@@ -62,7 +66,9 @@ def _read_names(store: Store, chunks: "range | list[int]") -> tuple[Tensor, Tens
 
 
 def _names_of(numbers: Tensor, known: Tensor, names: NDArray[Any]) -> NDArray[Any]:
-    """Returns the names of these numbers, for names that stand beside the numbers `known`."""
+    """Returns the names of these numbers, for names that stand beside the numbers `known`; empty for other numbers."""
     ordered, order = torch.sort(known)
-    rows: NDArray[np.int64] = order[torch.searchsorted(ordered, numbers)].numpy()
-    return np.asarray(names[rows])
+    places = torch.searchsorted(ordered, numbers).clamp(max=len(known) - 1)
+    found = np.asarray(names[order[places].numpy()])
+    found[(ordered[places] != numbers).numpy()] = np.zeros((), found.dtype)
+    return found

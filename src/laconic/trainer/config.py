@@ -91,8 +91,9 @@ class TrainingConfig:
         """Epochs between scores: `evaluate_every`, or the number that auto stands for.
 
         It does not depend on the number of ranks: the best epoch is chosen among the same ones on one and on many.
-        An evaluation moves half of the rows of an exact step: every 5 epochs it is at most 1/11 of an exact run's
-        traffic (docs/decisions/0006-training-defaults.md).
+        An evaluation moves half of the rows of an exact step. Over a multiple of 5 epochs, a score every 5 is at most
+        1/11 of an exact run's traffic; a short run that ends between two scores has one more and a larger share
+        (docs/decisions/0006-training-defaults.md).
         """
         if self.evaluate_every != "auto":
             return self.evaluate_every

@@ -35,9 +35,10 @@ def check_resume(path: Path, layers: Sequence[Layer], num_ranks: int) -> None:
     folder.check_is_writable()
     config = continued_config(folder, layers)
     _check_model(config)
-    if config.training.strategy != "single":
+    if config.training.strategy == "single" and num_ranks > 1:
         # A run on one rank goes on on several with what auto stands for there.
-        check_strategy(config, num_ranks)
+        config = replace(config, training=replace(config.training, strategy="auto"))
+    check_strategy(config, num_ranks)
     _check_data(config.data.source, num_ranks)
     Checkpoints(folder.checkpoints_path).load("last")
 

@@ -57,7 +57,8 @@ def embeddings(
     for name, module in watched.items():
 
         def note_input(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], name: str = name) -> None:
-            seen[:] = [(f"input of {name}", next(iter((*given, *named.values())), None))]
+            first = given[0] if given else named.get("x", next(iter(named.values()), None))
+            seen[:] = [(f"input of {name}", first)]
 
         def note_output(module: nn.Module, given: tuple[Any, ...], out: Any, name: str = name) -> None:
             seen[:] = [(f"output of {name}", out)]

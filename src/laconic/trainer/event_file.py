@@ -8,6 +8,7 @@ A file is a row of records, and a record an `Event` of TensorBoard's event.proto
     SessionLog  1: status, 1 for START: of what was written before, this step and later ones no longer count
 """
 
+import math
 import os
 import socket
 import struct
@@ -40,7 +41,7 @@ class EventFile:
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Adds one point to each of the curves named."""
-        points = (_field(1, tag.encode()) + _key(2, _FLOAT) + struct.pack("<f", value) for tag, value in values.items())
+        points = (_field(1, tag.encode()) + _key(2, _FLOAT) + _float(value) for tag, value in values.items())
         self._write(_number(2, step) + _field(5, b"".join(_field(1, point) for point in points)))
 
     def close(self) -> None:
@@ -53,6 +54,14 @@ class EventFile:
         self._file.write(length + _checksum(length) + event + _checksum(event))
         # A viewer that is open shows it at once.
         self._file.flush()
+
+
+def _float(value: float) -> bytes:
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        # Larger than float32 can hold.
+        return struct.pack("<f", math.copysign(math.inf, value))
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -76,8 +76,12 @@ def _build_members(
     training = config.training
     strategy = parse_strategy(training.strategy)
     source, undirected = config.data.source, config.data.undirected
-    display.phase(f"Loading {source}")
-    data = open_data(source, communicator.num_ranks, undirected=undirected) if graph is None else graph
+    data: Graph | Store
+    if graph is None:
+        display.phase(f"Loading {source}")
+        data = open_data(source, communicator.num_ranks, undirected=undirected)
+    else:
+        data = graph
     inputs = describe_data(data, source if graph is None else None)
     # Before anything is shared out: parts of different graphs do not fit together.
     check_agreement(communicator, {f"data.{key}": str(value) for key, value in inputs.items()})

@@ -87,7 +87,6 @@ class FolderOutputs(Outputs):
         self._metrics = self._open.enter_context(RecordFile(folder.metrics_path))
         events = folder.tensorboard_path if tensorboard else None
         self._board = self._open.enter_context(Board(events, next_epoch=next_epoch))
-        self._num_evaluations = sum(record.train is not None for record in self.epochs())
         self._traffic = TrafficCount(exact)
         if folder.ledger_path.exists():
             self._traffic.add(read_records(folder.ledger_path, LedgerRecord))
@@ -95,7 +94,6 @@ class FolderOutputs(Outputs):
     def tell(self, record: EpochRecord, metric: str) -> None:
         self._metrics.append(record)
         self._board.add(record, metric)
-        self._num_evaluations += record.train is not None
         self.display.show(record)
 
     def tell_coverage(self, records: Sequence[CoverageRecord]) -> None:
@@ -124,7 +122,7 @@ class FolderOutputs(Outputs):
         return read_records(self._folder.metrics_path, EpochRecord)
 
     def traffic(self) -> Traffic:
-        return self._traffic.so_far(self._num_evaluations)
+        return self._traffic.so_far()
 
     def close(self) -> None:
         self._open.close()

@@ -5,6 +5,7 @@ write_predictions(predictions, Path("predictions.npz"))
 """
 
 import csv
+import logging
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from laconic.errors import ConfigError, DataError
 from laconic.graph import Graph, Shard
 from laconic.launching.agreement import check_agreement
 from laconic.models import OwnModel, build_model
-from laconic.store import Manifest, Store, looks_like_store
+from laconic.store import Manifest, Store, looks_like_store, open_store
 from laconic.strategies import parse_strategy
 from laconic.trainer.by_node import gather_by_node
 from laconic.trainer.checkpoint import Checkpoints, Which
@@ -30,6 +31,8 @@ from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logit
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
 from laconic.trainer.start import tell_kept_model, together, using_seed, using_threads
+
+logger = logging.getLogger(__name__)
 
 # Shapes: N nodes, C classes or labels
 
@@ -84,6 +87,8 @@ def predict(
         if graph is None:
             # As in training; the edges of a store are what they are.
             undirected = config.data.undirected and not (source is not None and looks_like_store(source))
+            if source is not None and communicator.rank == 0:
+                _warn_of_reverse_edges(config.data.source, source)
             data = open_data(
                 source or config.data.source,
                 communicator.num_ranks,
@@ -204,9 +209,27 @@ def _write_csv(predictions: Predictions, path: Path) -> None:
             return
         chosen = np.take_along_axis(predictions.probabilities, predictions.classes[:, None], axis=1)[:, 0]
         writer.writerow(["node_id", "class", "probability"])
-        classes = [names[number] if names else number for number in predictions.classes.tolist()]
+        # A model of the user's own may know more classes than the graph has names for.
+        classes = [names[number] if number < len(names) else number for number in predictions.classes.tolist()]
         rows = zip(ids, classes, chosen.tolist(), strict=True)
         writer.writerows([node, name, f"{probability:.6f}"] for node, name, probability in rows)
+
+
+def _warn_of_reverse_edges(trained_on: str, source: str) -> None:
+    """Logs that the edges of a store got their reverse when it was written, and those of `source` do not."""
+    if not looks_like_store(trained_on) or looks_like_store(source) or "add_reverse_edges" in source:
+        return
+    if open_store(trained_on).manifest.provenance.get("undirected") == "true":
+        has_options = source.endswith(")") and not os.path.exists(source)
+        spec = f"{source[:-1]}, " if has_options else f"{source}("
+        logger.warning(
+            "The run was trained on %s, in which each edge has its reverse (partition --undirected). The edges of %s "
+            'are taken as they are. For an undirected graph whose edges are listed once, give "%sadd_reverse_edges='
+            'True)".',
+            trained_on,
+            source,
+            spec,
+        )
 
 
 def _check_fits(graph: Graph | Manifest, snapshot: Snapshot, path: Path) -> None:

@@ -74,6 +74,7 @@ def start(
     shown = display or Silent()
     with together(communicator, shown) as communicator:
         shown = shown if communicator.rank == 0 else Silent()
+        _check_no_reverse_edges(config, graph)
         if communicator.rank == 0:
             check_target(config)
         config = with_fixed_interval(_with_absolute_source(config))
@@ -261,6 +262,14 @@ def _tell_of_change(config: Config, communicator: Communicator) -> None:
             config.model.code.path,
             config.model.changed_since[:12],
             config.model.sha256[:12],
+        )
+
+
+def _check_no_reverse_edges(config: Config, graph: Graph | None) -> None:
+    if graph is not None and config.data.undirected:
+        raise ConfigError(
+            "data.undirected is for data that is loaded, but a graph was given, which is trained on as it is. Leave "
+            "it out, and give a graph that has its reverse edges: laconic.load(..., add_reverse_edges=True)."
         )
 
 

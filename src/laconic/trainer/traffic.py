@@ -47,7 +47,7 @@ class Traffic:
     """Payload that all ranks together received in a run, in bytes."""
 
     num_epochs: int
-    """Epochs that were counted."""
+    """Epochs that were counted: those in which ranks exchanged something."""
     received: Mapping[str, int]
     """What was counted, by what it was for."""
     exact: Mapping[str, int] | None
@@ -72,29 +72,35 @@ class TrafficCount:
         self._exact = exact
         self._received: Counter[str] = Counter()
         self._score_bytes = 0
-        self._num_epochs = 0
+        self._epochs: set[int] = set()
+        self._evaluated: set[int] = set()
 
     def add(self, records: Iterable[LedgerRecord]) -> None:
         """Adds rows of all ranks."""
         for record in records:
-            self._num_epochs = max(self._num_epochs, record.epoch)
+            purpose = _purpose(record)
+            # Epochs on one rank have no rows, and a resumed run books its set-up under the epoch before it.
+            if record.epoch and purpose in EVERY_EPOCH:
+                self._epochs.add(record.epoch)
+            if record.epoch and purpose == "evaluation":
+                self._evaluated.add(record.epoch)
             if record.direction == "received":
-                self._received[_purpose(record)] += record.num_bytes
+                self._received[purpose] += record.num_bytes
                 self._score_bytes += record.num_bytes * _is_of_scores(record)
 
-    def so_far(self, num_evaluations: int) -> Traffic:
-        """Returns what was added up to now, with so many evaluations in it."""
-        return Traffic(self._num_epochs, dict(self._received), self._exact_so_far(num_evaluations))
+    def so_far(self) -> Traffic:
+        """Returns what was added up to now."""
+        return Traffic(len(self._epochs), dict(self._received), self._exact_so_far())
 
-    def _exact_so_far(self, num_evaluations: int) -> dict[str, int] | None:
+    def _exact_so_far(self) -> dict[str, int] | None:
         exact = self._exact
         if exact is None:
             return None
         return {
-            "rows": exact.rows * self._num_epochs,
-            "gradients": exact.gradients * self._num_epochs,
+            "rows": exact.rows * len(self._epochs),
+            "gradients": exact.gradients * len(self._epochs),
             # Scores are added up alike, however rows travel.
-            "evaluation": exact.evaluation * num_evaluations + self._score_bytes,
+            "evaluation": exact.evaluation * len(self._evaluated) + self._score_bytes,
         }
 
 

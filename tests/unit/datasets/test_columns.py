@@ -61,6 +61,8 @@ REFUSED = {
     "a label, or a place": ("features", ["id", "x", "y"], "'y' may be no feature", "ignore=y"),
     "two things of a node": ("labels", ["id", "label", "name"], "'name' is unknown", "ignore=name"),
     "labels of an unknown id": ("labels", ["user_id", "venue"], "'user_id' is unknown", "node=user_id"),
+    "two names for the ids": ("features", ["id", "node_id", "f"], "name the node", "node=id, ignore=node_id"),
+    "two names for the label": ("labels", ["id", "label", "class"], "name the label", "label=label, ignore=class"),
     "two splits": ("split", ["id", "first", "second"], "no column is known as the split", "split=first, ignore=second"),
 }
 
@@ -127,6 +129,24 @@ def test_ignoring_a_column_of_edges_leaves_the_ids_of_nodes_alone() -> None:
     assert mapping.assign("features", ["id", "a"], where="f").of == {"node": "id"}
     unweighted = ColumnMapping.parse("ignore=weight", given_as="d")
     assert unweighted.assign("edges", ["u", "v", "weight"], where="e").of == {"source": "u", "target": "v"}
+
+
+def test_ids_are_ignored_only_in_the_table_that_has_others() -> None:
+    mapping = ColumnMapping.parse("node=node_id, ignore=id", given_as="d")
+    assert mapping.assign("features", ["id", "node_id", "f"], where="f").of == {"node": "node_id"}
+    assert mapping.assign("labels", ["id", "label"], where="l").of == {"node": "id", "label": "label"}
+
+
+def test_a_line_to_copy_says_each_column_once() -> None:
+    twice = ColumnMapping.parse("node=id, node=node_id", given_as="d")
+    with pytest.raises(DataError, match=r"both 'id' and 'node_id' name the node(?s:.*)'node=id, ignore=node_id'"):
+        twice.assign("features", ["id", "node_id", "f"], where="f")
+
+
+def test_a_column_given_with_its_table_wins_over_one_without() -> None:
+    mapping = ColumnMapping.parse("label=kind, ignore=features.kind", given_as="d")
+    assert mapping.assign("features", ["id", "kind", "f"], where="f").of == {"node": "id"}
+    assert mapping.assign("labels", ["id", "kind"], where="l").of == {"node": "id", "label": "kind"}
 
 
 def test_a_mapping_that_cannot_be_meant_is_refused() -> None:

@@ -376,6 +376,16 @@ def test_one_table_may_hold_all_that_is_known_of_the_nodes(tmp_path: Path) -> No
     assert load(line).y.tolist() == [0, 1] * 3
 
 
+@pytest.mark.parametrize(("column", "columns"), [("class", ""), ("kind", "label=features.kind"), (" Class ", "")])
+def test_a_label_in_two_places_is_refused_with_a_line_that_keeps_one(tmp_path: Path, column: str, columns: str) -> None:
+    rows = "".join(f"{name},{row},cat\n" for row, name in enumerate(PEOPLE))
+    folder = write_people(tmp_path, {"features.csv": f"id,a,{column}\n{rows}"})
+    with pytest.raises(DataError, match=r"column for the label, and there is labels\.csv") as refused:
+        load_files(folder, columns=columns)
+    line = str(refused.value).splitlines()[-1].strip().strip('"')
+    assert load(line).y.tolist() == [0, -1, 1, 0, -1, 1]
+
+
 def test_labels_without_a_header_are_told_which_line_was_taken_for_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has 5 rows, .* Its first line, cat, was taken for a header"):
         load_files(write_people(tmp_path, {"labels.csv": "cat\n" + "dog\n" * 5, "split.csv": None}))

@@ -186,6 +186,14 @@ def test_a_generator_is_undirected_already() -> None:
     assert torch.equal(load("sbm(nodes=60)", undirected=True).edge_index, load("sbm(nodes=60)").edge_index)
 
 
+def test_a_graph_to_predict_for_may_say_itself_that_no_edge_is_added(data_folder: Path) -> None:
+    write_tables(Path("tables"))
+    plain = load("tables", labelled=False)
+    own = load("tables(add_reverse_edges=False)", labelled=False, undirected=True)
+    assert torch.equal(own.edge_index, plain.edge_index)
+    assert load("tables", labelled=False, undirected=True).num_edges == 2 * plain.num_edges
+
+
 def test_undirected_and_its_opposite_are_refused_together(data_folder: Path) -> None:
     with pytest.raises(ConfigError, match="add_reverse_edges is False, but the graph is to be undirected"):
         load("cora(add_reverse_edges=false)", undirected=True)

@@ -161,6 +161,11 @@ SPOILT = {
     "mask of 0 and 1": ({"train_mask": np.ones(6, np.uint8)}, r"train_mask should be bool.*astype\(bool\)"),
     "node_ids twice": ({"node_ids": np.zeros(6, int)}, r"node_ids holds 0 6 times"),
     "node_ids too short": ({"node_ids": np.arange(5)}, r"node_ids should be int64 of length 6"),
+    "y as bytes of another encoding": ({"y": np.array([b"caf\xe9"] * 6)}, r"y holds bytes that are not UTF-8.*Save it"),
+    "node_ids as bytes of another encoding": (
+        {"node_ids": np.array([b"\xe9%d" % row for row in range(6)])},
+        r"node_ids holds bytes that are not UTF-8.*np\.char\.decode",
+    ),
     "objects": ({"y": np.array([None] * 6)}, r"array 'y' holds Python objects.*np\.savez"),
 }
 
@@ -286,6 +291,14 @@ def test_text_ids_and_labels_are_kept_and_saved(tmp_path: Path) -> None:
         assert each.id_names.tolist() == names.tolist()
         assert each.class_names == ("cat", "dog", "eel")
         assert each.y.tolist() == [1, 0, 1, 0, 2, 0]
+
+
+def test_bytes_are_taken_as_text(tmp_path: Path) -> None:
+    ids = np.array([f"Žofie {row}".encode() for row in range(6)])
+    graph = load_npz(write(tmp_path, node_ids=ids, y=np.array([b"dog", b"cat"] * 3)))
+    assert graph.id_names is not None
+    assert graph.id_names.tolist() == [f"Žofie {row}" for row in range(6)]
+    assert graph.class_names == ("cat", "dog")
 
 
 def test_ids_beyond_int64_are_kept_as_text(tmp_path: Path) -> None:

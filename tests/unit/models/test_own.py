@@ -180,6 +180,31 @@ def test_files_beside_the_model_are_kept_with_it(tmp_path, monkeypatch):
         own_model(str(tmp_path / "mine.py"), "Net", {}, sha256=code.sha256, kept=tmp_path / "kept")
 
 
+def test_a_constructor_may_import_files_beside_the_model(tmp_path, monkeypatch):
+    for folder, width in (("one", 3), ("other", 5)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "widths_beside.py").write_text(f"WIDTH = {width}\nMARK = object()\n")
+        (tmp_path / folder / "mine.py").write_text(
+            "from torch import nn\nimport widths_beside\n"
+            "class Net(nn.Linear):\n    def __init__(self):\n"
+            "        from widths_beside import MARK, WIDTH\n"
+            "        assert MARK is widths_beside.MARK\n"
+            "        super().__init__(WIDTH, 1)\n"
+            "class Late(nn.Linear):\n    def __init__(self):\n"
+            "        import later_beside\n        super().__init__(later_beside.WIDTH, 1)\n"
+        )
+        (tmp_path / folder / "later_beside.py").write_text(f"WIDTH = {10 * width}\n")
+    path = list(sys.path)
+    specs = {
+        folder: [parse_model(f"{tmp_path}/{folder}/mine.py:{name}") for name in ("Net", "Late")]
+        for folder in ("one", "other")
+    }
+    for folder, width in (("one", 3), ("other", 5), ("one", 3)):
+        net, late = (build_model(spec, num_features=1, num_classes=1, seed=0) for spec in specs[folder])
+        assert (net.in_features, late.in_features) == (width, 10 * width)
+    assert sys.path == path
+
+
 def test_a_module_of_a_package_is_kept_with_what_it_imports_relatively(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     package = tmp_path / "own_package_a"

@@ -79,6 +79,14 @@ def test_a_run_that_can_go_on_passes_and_one_that_cannot_is_refused(run, tmp_pat
         check_resume(tmp_path, [], 2)
 
 
+def test_a_run_in_batches_on_one_rank_is_refused_on_several_which_take_the_whole_graph(tmp_path):
+    training = TrainingConfig(epochs=1, batch_size=8)
+    start(Config(DataConfig(SBM), training=training, run=RunConfig(folder=str(tmp_path / "run"), tensorboard=False)))
+    check_resume(tmp_path / "run", [], 1)
+    with pytest.raises(ConfigError, match="compressed_halo trains on the whole graph"):
+        check_resume(tmp_path / "run", [], 2)
+
+
 def test_predictions_that_cannot_be_made_or_written_are_refused(run, tmp_path):
     check_predict(run, tmp_path / "out.npz", source=None, which="best", num_ranks=2)
     for path, out, source in (

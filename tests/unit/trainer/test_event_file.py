@@ -29,6 +29,13 @@ def test_every_point_is_read_with_its_step_and_time(tmp_path: Path) -> None:
     }
 
 
+def test_what_is_too_large_for_a_point_is_infinite(tmp_path: Path) -> None:
+    file = EventFile(tmp_path, next_step=1)
+    file.add({"loss": 1e39, "score": -1e39}, 1)
+    file.close()
+    assert curves(tmp_path) == {"loss": [(1, float("inf"))], "score": [(1, float("-inf"))]}
+
+
 def test_points_of_a_run_that_got_further_before_it_was_resumed_do_not_count(tmp_path: Path) -> None:
     first = EventFile(tmp_path, next_step=1)
     for step in range(1, 6):

@@ -6,14 +6,18 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from laconic.datasets import save_npz
 from laconic.errors import CheckpointError, ConfigError
-from laconic.models import parse_model
+from laconic.graph import GraphChange, NewNodes
+from laconic.models import build_model, parse_model
+from laconic.session import join
 from laconic.store import open_store, write_store
 from laconic.trainer import Config, DataConfig, RunConfig, TrainingConfig, predict, resume, start, write_predictions
 from laconic.trainer.data import describe_data, describe_split, load_graph
 from laconic.trainer.early_checks import check_start
+from laconic.trainer.predict import Predictions
 
 NAMES = np.array([f"person {(7 * row) % 60}" for row in range(60)])
 CLASSES = ("cat", "dog", "eel", "fox")
@@ -70,6 +74,42 @@ def test_files_of_predictions_hold_the_texts(tmp_path, graph):
         assert arrays["node_ids"].tolist() == NAMES.tolist()
         assert arrays["class_names"].tolist() == list(CLASSES)
         assert np.array_equal(arrays["classes"], predictions.classes)
+
+
+def test_a_class_without_a_name_is_written_as_its_number(tmp_path):
+    """As of a model whose last layer is wider than there are classes."""
+    classes = np.array([1, 5])
+    predictions = Predictions(NAMES[:2], classes, np.full((2, 6), 1 / 6, np.float32), 1, CLASSES)
+    write_predictions(predictions, tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open() as file:
+        assert [row["class"] for row in csv.DictReader(file)] == ["dog", "5"]
+
+
+@pytest.mark.parametrize("kind", ["graph", "store"])
+@pytest.mark.parametrize("added", [60, 5000])
+def test_nodes_that_were_added_go_by_their_numbers(tmp_path, graph, on_ranks, kind, added):
+    graph = dataclasses.replace(graph, node_ids=torch.arange(60) * 10)
+    # Numbers between those that are known, and above them.
+    added = torch.tensor([added + 1, added + 2])
+    change = GraphChange(
+        add_edges=torch.stack([added, added.flip(0)]), add_nodes=NewNodes(added, torch.zeros(2, graph.num_features))
+    )
+    if kind == "store":
+        write_store(graph, np.arange(60) % 2, tmp_path / "store")
+    data = graph if kind == "graph" else str(tmp_path / "store")
+
+    def work(communicator):
+        session = join(data, strategy="compressed_halo", communicator=communicator)
+        model = build_model(parse_model("gcn(hidden=8)"), num_features=8, num_classes=4, seed=0)
+        session.attach(model)
+        before = session.predict()
+        session.change(change)
+        return before, session.predict()
+
+    (before, after), _ = on_ranks(2, work)
+    assert before.node_ids.tolist() == NAMES.tolist()
+    names = dict(zip(range(0, 600, 10), NAMES.tolist(), strict=True)) | {int(each): str(int(each)) for each in added}
+    assert after.node_ids.tolist() == [names[number] for number in sorted(names)]
 
 
 def test_several_labels_are_written_under_their_names(tmp_path, graph):
@@ -133,6 +173,31 @@ def test_an_undirected_run_stays_so_when_it_predicts(tmp_path, graph):
     # The edges of a store are what they are: one of both directions is as good.
     write_store(both, np.zeros(60, np.int32), tmp_path / "store")
     assert np.array_equal(predict(tmp_path / "run", source=str(tmp_path / "store")).probabilities, expected)
+
+
+def test_a_graph_that_is_given_is_not_made_undirected(tmp_path, graph):
+    with pytest.raises(ConfigError, match=r"data\.undirected is for data that is loaded.*add_reverse_edges=True"):
+        start(config_at(tmp_path / "run", undirected=True), graph=graph)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_an_undirected_store_warns_of_other_data_without_reverse_edges(tmp_path, graph, caplog):
+    save_npz(graph, tmp_path / "graph.npz")
+    source = str(tmp_path / "graph.npz")
+    both = load_graph(source, undirected=True)
+    write_store(both, np.zeros(60, np.int32), tmp_path / "store", provenance={"undirected": "true"})
+    start(config_at(tmp_path / "run", tmp_path / "store"))
+    expected = predict(tmp_path / "run")
+    spec = f"{source}(add_reverse_edges=True)"
+    np.testing.assert_allclose(
+        predict(tmp_path / "run", source=spec).probabilities, expected.probabilities, rtol=0, atol=1e-6
+    )
+    predict(tmp_path / "run", source=str(tmp_path / "store"))
+    assert "reverse" not in caplog.text
+    predict(tmp_path / "run", source=source)
+    assert f'give "{spec}"' in caplog.text
+    predict(tmp_path / "run", source=f"{source}(dtype='float32')")
+    assert f"give \"{source}(dtype='float32', add_reverse_edges=True)\"" in caplog.text
 
 
 def test_a_store_is_not_made_undirected(tmp_path, graph):

@@ -15,6 +15,7 @@ from laconic.models import MODELS, parse_model
 from laconic.records import EpochRecord, read_records
 from laconic.trainer import Config, RunConfig, TrainingConfig, start
 from laconic.trainer.checkpoint import Checkpoints
+from laconic.trainer.progress import Silent
 
 
 @pytest.fixture
@@ -313,6 +314,20 @@ def test_edge_weights_change_the_result_where_they_are_taken(config, make_graph,
     other = changed(config, tmp_path / "other")
     start(other, graph=dataclasses.replace(weighted, edge_weight=None))
     assert rows_of(config)[0].loss != rows_of(other)[0].loss
+
+
+def test_only_data_that_is_loaded_is_said_to_be(config, small_graph):
+    class Phases(Silent):
+        def __init__(self):
+            self.told = []
+
+        def phase(self, text):
+            self.told.append(text)
+
+    display = Phases()
+    start(config, graph=small_graph, display=display)
+    assert "Preparing the graph" in display.told
+    assert not [text for text in display.told if config.data.source in text]
 
 
 def test_a_run_in_another_thread_works(config, small_graph):

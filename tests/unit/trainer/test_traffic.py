@@ -105,9 +105,23 @@ def test_a_resumed_run_counts_its_epochs_from_the_first(tmp_path, graph, train, 
     assert resumed.bytes_per_epoch == whole.bytes_per_epoch > 0
 
 
+def test_epochs_on_one_rank_are_not_counted_by_a_run_that_goes_on_on_two(tmp_path, graph, on_ranks):
+    model = model_of("gcn")
+    config = config_at(tmp_path / "run", epochs=4, strategy="single")
+    start(config, graph=graph, model=copy.deepcopy(model))
+
+    def go_on(communicator):
+        layers = [{"training": {"epochs": 6}}]
+        return resume(tmp_path / "run", layers, graph=graph, model=copy.deepcopy(model), communicator=communicator)
+
+    traffic = on_ranks(2, go_on)[0].traffic
+    assert traffic.num_epochs == 2
+    assert traffic.exact == {purpose: traffic.received[purpose] for purpose in ("rows", "gradients", "evaluation")}
+
+
 @pytest.mark.parametrize("spec", ["gcn", "sage(layers=3)", "gat(heads=2, hidden=8)"])
 def test_by_default_evaluation_is_less_than_a_tenth_of_an_exact_run(tmp_path, train, spec):
-    """On as many epochs as have the most evaluations in an epoch: longer runs have fewer."""
+    """On a multiple of the shortest interval: a short run that ends between two scores may have a larger share."""
     graph = load("sbm(nodes=200, degree=8.0)")
     model = build_model(parse_model(spec), num_features=graph.num_features, num_classes=graph.num_classes, seed=0)
     config = config_at(tmp_path / "run", epochs=20, evaluate_every=TrainingConfig().evaluate_every)
