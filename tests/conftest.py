@@ -17,19 +17,14 @@ OnRanks = Callable[[int, Callable[[Communicator], Result]], list[Result]]
 
 
 # Tests that start processes or build networks follow each other: side by side they would wait for each other's cores.
-_ONE_AFTER_ANOTHER = ("processes", "lab", "cli")
-# These share an environment that the first of them makes.
-_TOGETHER = "readme"
+_ONE_AFTER_ANOTHER = ("processes", "lab", "cli", "readme")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(root).parts[0]
-        if folder in _ONE_AFTER_ANOTHER:
+        if item.path.relative_to(root).parts[0] in _ONE_AFTER_ANOTHER:
             item.add_marker(pytest.mark.xdist_group("processes"))
-        elif folder == _TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(folder))
 
 
 def make_random_graph(

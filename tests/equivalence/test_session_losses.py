@@ -96,7 +96,7 @@ def test_a_loss_in_which_no_node_counts_is_refused_by_all_ranks(make_graph, on_r
 
     def refused(communicator):
         with pytest.raises(DataError, match="No training node counts in this loss"):
-            in_session(TARGET, ignored, model, None, communicator)
+            in_session(TARGET, ignored, model, "auto", communicator)
         return True
 
     assert on_ranks(1, refused) == [True]

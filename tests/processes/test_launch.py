@@ -139,7 +139,7 @@ def test_the_rank_that_fails_is_shown_and_its_code_returned(capfd, caplog):
     out, err = capfd.readouterr()
     assert out == "".join(f"line {line}\n" for line in range(50))
     shown = output_of_ranks(err)
-    assert len(shown) == 30
+    assert len(shown) == 40
     assert shown[-2:] == ["rank 1 | line 49", "rank 1 | the disk is full"]
     assert "Rank 1 failed with exit code 1" in caplog.text
 

@@ -19,7 +19,8 @@ import pytest
 from tests.readme.blocks import LANGUAGES, Block, blocks_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "many_ranks.md"]
+README = ROOT / "README.md"
+MANY_RANKS = ROOT / "docs" / "many_ranks.md"
 COMMANDS = ("laconic ", "torchrun ", "srun ", "pip ", "python ")
 SECONDS = 400
 
@@ -55,37 +56,47 @@ def environment(clone: Path) -> dict[str, str]:
     return kept | {"PATH": f"{venv}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(venv), "COLUMNS": "100"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_and_program_of_the_page_runs(page: Path, clone: Path, environment: dict[str, str]) -> None:
-    folder = clone
-    if page.name != "README.md":
-        folder = clone.parent / page.stem
-        folder.mkdir()
-        shutil.copy(clone / "data.npz", folder)
-        shutil.copytree(clone / "examples", folder / "examples")
-    for block in blocks_of(page, ROOT):
+@pytest.fixture(scope="module")
+def followed(clone: Path, environment: dict[str, str]) -> Path:
+    """A clone in which somebody has followed README from top to bottom."""
+    for block in blocks_of(README, ROOT):
+        run_block(block, clone, environment)
+    return clone
+
+
+def test_every_command_and_program_of_the_readme_runs(followed: Path) -> None:
+    assert (followed / "data.npz").is_file()
+    assert (followed / "predictions.csv").is_file()
+
+
+def test_every_command_of_the_page_on_many_ranks_runs(followed: Path, environment: dict[str, str]) -> None:
+    folder = followed.parent / "many_ranks"
+    folder.mkdir()
+    shutil.copy(followed / "data.npz", folder)
+    shutil.copytree(followed / "examples", folder / "examples")
+    for block in blocks_of(MANY_RANKS, ROOT):
         run_block(block, folder, environment)
 
 
 def test_the_demo_of_the_makefile_runs_in_the_environment_that_the_readme_made(
-    clone: Path, environment: dict[str, str]
+    followed: Path, environment: dict[str, str]
 ) -> None:
     venv = Path(environment["VIRTUAL_ENV"])
     (venv / ".ready").touch()
-    run_together([f"make demo VENV={venv}"], "make demo", clone, environment)
+    run_together([f"make demo VENV={venv}"], "make demo", followed, environment)
 
 
-def test_a_wheel_holds_the_command_and_every_module(clone: Path, environment: dict[str, str]) -> None:
+def test_a_wheel_holds_the_command_and_every_module(followed: Path, environment: dict[str, str]) -> None:
     build = (
         "pip wheel --quiet --no-deps --wheel-dir dist . && pip install --quiet --force-reinstall --no-deps dist/*.whl"
     )
-    run_together([build, "laconic --version", "laconic datasets"], "the wheel", clone, environment, at_once=False)
+    run_together([build, "laconic --version", "laconic datasets"], "the wheel", followed, environment, at_once=False)
     modules = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "laconic").rglob("*.py")}
     installed = next(Path(environment["VIRTUAL_ENV"]).glob("lib/python*/site-packages"))
     assert {module for module in modules if not (installed / module).is_file()} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, MANY_RANKS], ids=lambda page: page.name)
 def test_no_command_hides_in_a_block_that_is_not_run(page: Path) -> None:
     for block in blocks_of(page, ROOT):
         assert block.language in LANGUAGES, f"{block}: say how it is run, by one of {LANGUAGES}"
