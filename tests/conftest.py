@@ -17,7 +17,7 @@ OnRanks = Callable[[int, Callable[[Communicator], Result]], list[Result]]
 
 
 # Tests that start processes or build networks follow each other: side by side they would wait for each other's cores.
-_ONE_AFTER_ANOTHER = ("processes", "lab", "cli", "readme")
+_ONE_AFTER_ANOTHER = ("processes", "lab", "cli")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.one_lab import one_lab
 
 from laconic.lab import names
 
@@ -74,8 +75,9 @@ def namespaces_of() -> Callable[[int], list[str]]:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Every test takes down what it built."""
-    yield
-    assert _namespaces_of(os.getpid()) == []
+    with one_lab():
+        yield
+        assert _namespaces_of(os.getpid()) == []
 
 
 def _wait_for_end(pids: list[int]) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.one_lab import one_lab
 from tests.readme.blocks import LANGUAGES, Block, blocks_of
 
 ROOT = Path(__file__).parents[2]
@@ -56,41 +57,42 @@ def environment(clone: Path) -> dict[str, str]:
     return kept | {"PATH": f"{venv}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(venv), "COLUMNS": "100"}
 
 
-@pytest.fixture(scope="module")
-def followed(clone: Path, environment: dict[str, str]) -> Path:
-    """A clone in which somebody has followed README from top to bottom."""
+def test_a_newcomer_can_follow_the_pages(clone: Path, environment: dict[str, str]) -> None:
+    """One test, as each page needs what the one before has made."""
+    follow_readme(clone, environment)
+    follow_many_ranks(clone, environment)
+    run_demo(clone, environment)
+    install_wheel(clone, environment)
+
+
+def follow_readme(clone: Path, environment: dict[str, str]) -> None:
     for block in blocks_of(README, ROOT):
         run_block(block, clone, environment)
-    return clone
 
 
-def test_every_command_and_program_of_the_readme_runs(followed: Path) -> None:
-    assert (followed / "data.npz").is_file()
-    assert (followed / "predictions.csv").is_file()
-
-
-def test_every_command_of_the_page_on_many_ranks_runs(followed: Path, environment: dict[str, str]) -> None:
-    folder = followed.parent / "many_ranks"
+def follow_many_ranks(clone: Path, environment: dict[str, str]) -> None:
+    folder = clone.parent / "many_ranks"
     folder.mkdir()
-    shutil.copy(followed / "data.npz", folder)
-    shutil.copytree(followed / "examples", folder / "examples")
-    for block in blocks_of(MANY_RANKS, ROOT):
-        run_block(block, folder, environment)
+    shutil.copy(clone / "data.npz", folder)
+    shutil.copytree(clone / "examples", folder / "examples")
+    with one_lab():
+        for block in blocks_of(MANY_RANKS, ROOT):
+            run_block(block, folder, environment)
 
 
-def test_the_demo_of_the_makefile_runs_in_the_environment_that_the_readme_made(
-    followed: Path, environment: dict[str, str]
-) -> None:
+def run_demo(clone: Path, environment: dict[str, str]) -> None:
+    """The environment that README made stands for the one that make would."""
     venv = Path(environment["VIRTUAL_ENV"])
     (venv / ".ready").touch()
-    run_together([f"make demo VENV={venv}"], "make demo", followed, environment)
+    run_together([f"make demo VENV={venv}"], "make demo", clone, environment)
 
 
-def test_a_wheel_holds_the_command_and_every_module(followed: Path, environment: dict[str, str]) -> None:
+def install_wheel(clone: Path, environment: dict[str, str]) -> None:
+    """A wheel holds the command and every module."""
     build = (
         "pip wheel --quiet --no-deps --wheel-dir dist . && pip install --quiet --force-reinstall --no-deps dist/*.whl"
     )
-    run_together([build, "laconic --version", "laconic datasets"], "the wheel", followed, environment, at_once=False)
+    run_together([build, "laconic --version", "laconic datasets"], "the wheel", clone, environment, at_once=False)
     modules = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "laconic").rglob("*.py")}
     installed = next(Path(environment["VIRTUAL_ENV"]).glob("lib/python*/site-packages"))
     assert {module for module in modules if not (installed / module).is_file()} == set()
