@@ -11,7 +11,7 @@ The published code's words were counted by its own collectives on four ranks (ei
 but a rank's own, and 2 (p - 1) / p of an all-reduce.
 
 Memory: what the busiest rank holds of edges, scales, lists, features and their aggregate, counted array by array, over
-what the plan says (laconic.grids.plan).
+what the plan says (laconic.sharded.plan).
 
 Epochs: a GCN of 3 layers, 256 wide, on four hosts, one thread each; all grids in one run, taking turns. The bound is
 that of exchange.py: compute + wire - what runs between the start of an exchange and the wait for it. On eight hosts,
@@ -33,10 +33,10 @@ from laconic.attach.aggregator import Linear
 from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.comm.grid import Grid, parse_grid
 from laconic.graph import Graph
-from laconic.grids.aggregator import GridAggregator
-from laconic.grids.held import bytes_within
-from laconic.grids.plan import held_bytes
 from laconic.lab import Lab, check_requirements, parse_link
+from laconic.sharded.grid_aggregator import GridAggregator
+from laconic.sharded.held import bytes_within
+from laconic.sharded.plan import held_bytes
 from laconic.strategies import parse_strategy
 
 LINKS = ("1gbit", "100mbit")

@@ -16,7 +16,7 @@ import torch
 from graphs import random_graph
 from laconic.attach.aggregator import Linear
 from laconic.comm import Communicator, Ledger, run_ranks
-from laconic.grids.aggregator import GridAggregator
+from laconic.sharded.grid_aggregator import GridAggregator
 from laconic.strategies import parse_strategy
 
 TARGET = Path(__file__).parents[1] / "docs" / "grids_words.svg"

@@ -21,8 +21,8 @@ from laconic.attach import Attachment, release
 from laconic.comm import Communicator, Transport
 from laconic.datasets import from_pyg
 from laconic.errors import ConfigError
+from laconic.gradients.same_weights import check_same_weights
 from laconic.graph import Graph, GraphChange, Shard
-from laconic.halo.same_weights import check_same_weights
 from laconic.launching.agreement import check_agreement
 from laconic.launching.join import join_ranks
 from laconic.store import Manifest, Store

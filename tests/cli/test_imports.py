@@ -14,7 +14,13 @@ main()
 """
 # Heavy, and for few: other metrics, plots, tables, dividing graphs, curves.
 FEW_NEED = ["torchmetrics", "scipy.signal", "scipy.stats", "matplotlib", "pandas", "sklearn", "pyarrow", "tensorboard"]
-OTHER_STRATEGIES = ["laconic.isolated", "laconic.grids", "laconic.halo.aggregator", "laconic.halo.trial", "laconic.lab"]
+OTHER_STRATEGIES = [
+    "laconic.isolated",
+    "laconic.sharded.grid_aggregator",
+    "laconic.sharded.aggregator",
+    "laconic.sharded.trial",
+    "laconic.lab",
+]
 
 
 def modules_of(tmp_path: Path, *arguments: str) -> dict[str, set[str]]:

@@ -12,8 +12,8 @@ from laconic.comm import Communicator, Ledger, LocalTransport, connect
 from laconic.comm.transport import Pending, Transport
 from laconic.comm.transport.base import Done
 from laconic.errors import ConfigError
-from laconic.halo.gradients import SharedGradients
-from laconic.halo.reductions import GRADIENT_REDUCTIONS, parse_reduction
+from laconic.gradients.reductions import GRADIENT_REDUCTIONS, parse_reduction
+from laconic.gradients.shared import SharedGradients
 from laconic.specs import format_spec
 
 SHAPES = {"first.weight": (24, 17), "first.bias": (24,), "scale": (), "cube": (6, 9, 5), "row": (1, 30)}
@@ -43,7 +43,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 @pytest.mark.parametrize("name", GRADIENT_REDUCTIONS)
 def test_the_shortest_spec_of_a_default_reduction_is_its_name(name):
     assert format_spec(parse_reduction(name), GRADIENT_REDUCTIONS) == name
-    assert GRADIENT_REDUCTIONS[name].__module__ == f"laconic.halo.reductions.{name}"
+    assert GRADIENT_REDUCTIONS[name].__module__ == f"laconic.gradients.reductions.{name}"
 
 
 def test_an_unknown_reduction_is_refused_with_the_choices():

@@ -25,8 +25,8 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 from torch_geometric.utils import subgraph
 
 from laconic.comm.codecs import MessageKey, parse_codec
-from laconic.halo.placement import ChunkMap
 from laconic.isolated.sweep import plan_sweep
+from laconic.sharded.placement import ChunkMap
 
 STACKS = {
     "GCN": lambda: Stack(GCNConv(IN, 8), nn.ReLU(), GCNConv(8, 8), nn.ReLU(), GCNConv(8, OUT)),

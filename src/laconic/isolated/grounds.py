@@ -18,8 +18,6 @@ from laconic.attach.forward import run_model
 from laconic.attach.scope import StandIn
 from laconic.errors import ConfigError
 from laconic.graph import Shard
-from laconic.halo.coder import Coder
-from laconic.halo.placement import Placement
 from laconic.isolated.batch import RememberingBatchAggregator, with_halo_rows
 from laconic.isolated.correction import Correction
 from laconic.isolated.coverage import CoverageSummary
@@ -28,6 +26,8 @@ from laconic.isolated.remembering import RememberingAggregator
 from laconic.isolated.sweeper import Sweeper
 from laconic.isolated.vicinity import Vicinity
 from laconic.records import CoverageRecord
+from laconic.sharded.coder import Coder
+from laconic.sharded.placement import Placement
 
 logger = logging.getLogger(__name__)
 

@@ -27,13 +27,13 @@ from laconic.attach.norms import is_over_nodes
 from laconic.attach.remembered import RememberedInputs
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
-from laconic.halo.coder import Coder
-from laconic.halo.placement import Placement
 from laconic.isolated.batch import with_halo_rows
 from laconic.isolated.fixed_operators import why_not_fixed
 from laconic.isolated.parts import PartsOfConstants
 from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator, plus_constant
 from laconic.isolated.turns import TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
+from laconic.sharded.coder import Coder
+from laconic.sharded.placement import Placement
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 

@@ -14,8 +14,8 @@ from laconic.comm.exchange import Route
 from laconic.comm.ledger import Ledger
 from laconic.comm.message_sizes import Counts
 from laconic.errors import ConfigError
-from laconic.halo.coder import Exchanged, coded_exchange
-from laconic.halo.placement import Placement
+from laconic.sharded.coder import Exchanged, coded_exchange
+from laconic.sharded.placement import Placement
 
 # Shapes: P ranks
 

@@ -11,14 +11,9 @@ from laconic.attach.aggregator import LocalAggregator
 from laconic.attach.scope import StandIn
 from laconic.comm.ledger import Ledger
 from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
+from laconic.gradients.reductions import GradientReduction
+from laconic.gradients.shared import SharedGradients
 from laconic.graph import Shard
-from laconic.halo.aggregator import HaloAggregator
-from laconic.halo.coder import Recorder
-from laconic.halo.gradients import SharedGradients
-from laconic.halo.operator import SplitAdjacency
-from laconic.halo.placement import Placement
-from laconic.halo.reductions import GradientReduction
-from laconic.halo.rehearsal import act, stage_of, to_scale
 from laconic.isolated.buffers import combine_buffers
 from laconic.isolated.correction import Correction
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
@@ -27,6 +22,11 @@ from laconic.isolated.refresh_coder import RefreshCoder
 from laconic.isolated.super_epochs import SuperEpochs
 from laconic.isolated.vicinity import Vicinity
 from laconic.records import LedgerRecord
+from laconic.sharded.aggregator import HaloAggregator
+from laconic.sharded.coder import Recorder
+from laconic.sharded.operator import SplitAdjacency
+from laconic.sharded.placement import Placement
+from laconic.sharded.rehearsal import act, stage_of, to_scale
 
 
 def rehearse(

@@ -20,9 +20,9 @@ from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import RememberedInputs
 from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.halo.coder import Coder
-from laconic.halo.operator import SplitAdjacency, SplitOperator
-from laconic.halo.placement import Placement
+from laconic.sharded.coder import Coder
+from laconic.sharded.operator import SplitAdjacency, SplitOperator
+from laconic.sharded.placement import Placement
 
 # Shapes: N owned rows, H halo rows
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, LaconicError
-from laconic.halo.placement import ChunkMap, Placement
 from laconic.isolated.held import HeldChunk, HeldChunkSize
 from laconic.isolated.supply import PeerSupply, StorageSupply, Supply
 from laconic.isolated.sweep import Sweep, plan_sweep
 from laconic.isolated.sweeper import Sweeper
+from laconic.sharded.placement import ChunkMap, Placement
 from laconic.store import Chunk
 
 logger = logging.getLogger(__name__)

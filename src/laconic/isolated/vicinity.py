@@ -17,10 +17,10 @@ from torch import Tensor
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.graph import Adjacency, Shard
-from laconic.halo.placement import Placement, by_owner
 from laconic.isolated.turns import MOST_OVER_OWNED, mark_seen
 from laconic.isolated.view import padded
 from laconic.kernels.compress import as_indices, compress_edges
+from laconic.sharded.placement import Placement, by_owner
 
 # Shapes: N owned rows, R rows of others that are computed in full, H halo rows, E edges, P ranks
 

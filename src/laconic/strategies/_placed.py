@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
 from laconic.attach.aggregator import Aggregator
+from laconic.gradients.first_weights import copy_from_first
+from laconic.gradients.shared import SharedGradients
 from laconic.graph import Shard
-from laconic.grids.placement import GridPlacement
-from laconic.halo.first_weights import copy_from_first
-from laconic.halo.gradients import SharedGradients
-from laconic.halo.placement import Placement
+from laconic.sharded.grid_placement import GridPlacement
+from laconic.sharded.placement import Placement
 from laconic.strategies._checks import check_only_model
 from laconic.strategies.base import Strategy
 

@@ -14,17 +14,17 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.new_rows import NewRows
 from laconic.comm.schedules import Schedule, parse_schedule
 from laconic.errors import CheckpointError
+from laconic.gradients.shared import SharedGradients
 from laconic.graph import Graph, GraphChange, Shard
-from laconic.halo.aggregator import HaloAggregator
-from laconic.halo.change import Changed, change_placement
-from laconic.halo.coder import HaloCoder, RatePlan, coded_exchange, costs_of, spent_before
-from laconic.halo.cut import Cut
-from laconic.halo.gradients import SharedGradients
-from laconic.halo.placement import ChunkMap, Placement, place
-from laconic.halo.rehearsal import Rehearsal, rehearse
-from laconic.halo.trial import check_shared
 from laconic.launching.agreement import check_agreement
 from laconic.records import LedgerRecord
+from laconic.sharded.aggregator import HaloAggregator
+from laconic.sharded.change import Changed, change_placement
+from laconic.sharded.coder import HaloCoder, RatePlan, coded_exchange, costs_of, spent_before
+from laconic.sharded.cut import Cut
+from laconic.sharded.placement import ChunkMap, Placement, place
+from laconic.sharded.rehearsal import Rehearsal, rehearse
+from laconic.sharded.trial import check_shared
 from laconic.store import Store
 from laconic.strategies._checks import check_codable, check_plain_model, check_schedule
 from laconic.strategies._chunks import chunks_of

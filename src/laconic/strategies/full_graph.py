@@ -16,23 +16,23 @@ from laconic.comm.grid import Grid, Layout, parse_grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, StoreError, UnsupportedModelError
+from laconic.gradients.shared import SharedGradients
 from laconic.graph import Graph, Shard
-from laconic.grids.aggregator import GridAggregator
-from laconic.grids.block import BlockMap, arrays_of_block
-from laconic.grids.check import check_convolutions, check_symmetric_convolutions
-from laconic.grids.coded import BookedCoder, Exchanges, GridCoder, GridCut
-from laconic.grids.placement import GridPlacement, place
-from laconic.grids.plan import Plan, make_plan, memory_limit
-from laconic.grids.rehearsal import rehearse
-from laconic.grids.survey import survey
-from laconic.grids.workload import Workload
-from laconic.halo.coder import RatePlan
-from laconic.halo.gradients import SharedGradients
-from laconic.halo.placement import ChunkMap
-from laconic.halo.trial import check_shared
 from laconic.launching.agreement import check_agreement, check_all_ready
 from laconic.launching.environment import rank_environment
 from laconic.records import LedgerRecord
+from laconic.sharded.block import BlockMap, arrays_of_block
+from laconic.sharded.check import check_convolutions, check_symmetric_convolutions
+from laconic.sharded.coded import BookedCoder, Exchanges, GridCoder, GridCut
+from laconic.sharded.coder import RatePlan
+from laconic.sharded.grid_aggregator import GridAggregator
+from laconic.sharded.grid_placement import GridPlacement, place
+from laconic.sharded.grid_rehearsal import rehearse
+from laconic.sharded.placement import ChunkMap
+from laconic.sharded.plan import Plan, make_plan, memory_limit
+from laconic.sharded.survey import survey
+from laconic.sharded.trial import check_shared
+from laconic.sharded.workload import Workload
 from laconic.specs import unknown_name
 from laconic.store import Store
 from laconic.strategies._checks import check_codable, check_plain_model, check_schedule

@@ -12,16 +12,11 @@ from laconic.attach import Attachment, attach
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.gradients.first_weights import copy_from_first
+from laconic.gradients.local_steps import LocalSteps
+from laconic.gradients.reductions import parse_reduction
+from laconic.gradients.shared import SharedGradients
 from laconic.graph import Graph, Shard
-from laconic.halo.aggregator import HaloAggregator
-from laconic.halo.cut import Cut
-from laconic.halo.first_weights import copy_from_first
-from laconic.halo.gradients import SharedGradients
-from laconic.halo.local_steps import LocalSteps
-from laconic.halo.placement import ChunkMap, Placement, place
-from laconic.halo.reductions import parse_reduction
-from laconic.halo.rehearsal import rehearse as rehearse_exchange
-from laconic.halo.trial import check_shared
 from laconic.isolated.buffers import combine_buffers, give_back_buffers
 from laconic.isolated.correction import Correction, CorrectionKind
 from laconic.isolated.factors import Combination
@@ -36,6 +31,11 @@ from laconic.isolated.sweeping import SweepPlan, make_sweeper
 from laconic.isolated.vicinity import Vicinity, find_vicinity
 from laconic.launching.agreement import check_agreement
 from laconic.records import CoverageRecord, LedgerRecord
+from laconic.sharded.aggregator import HaloAggregator
+from laconic.sharded.cut import Cut
+from laconic.sharded.placement import ChunkMap, Placement, place
+from laconic.sharded.rehearsal import rehearse as rehearse_exchange
+from laconic.sharded.trial import check_shared
 from laconic.store import Store
 from laconic.strategies._checks import check_only_model, check_plain_model
 from laconic.strategies._chunks import Chunks, chunks_of

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from laconic.attach import Attachment, attach
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError
+from laconic.gradients.shared import check_weight
 from laconic.graph import Graph, Shard
-from laconic.halo.gradients import check_weight
 from laconic.records import LedgerRecord
 from laconic.store import Store
 from laconic.strategies._checks import check_plain_model

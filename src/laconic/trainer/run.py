@@ -9,7 +9,7 @@ from torch import nn
 
 from laconic.comm.gather import gather_texts
 from laconic.errors import CheckpointError
-from laconic.halo.same_weights import check_same_weights
+from laconic.gradients.same_weights import check_same_weights
 from laconic.records import EpochRecord, LedgerRecord, format_record, parse_record
 from laconic.trainer.config import Config
 from laconic.trainer.interrupts import Interrupts

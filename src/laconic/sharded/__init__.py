@@ -1,0 +1,1 @@
+"""Rows and edges of one graph placed on ranks: exact or coded exchange, on one axis or on a grid."""

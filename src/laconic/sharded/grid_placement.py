@@ -1,0 +1,230 @@
+"""From the chunks that a rank reads to what it trains on: its own rows, and its block of the edges.
+
+A rank reads the features, labels and masks of its own chunks alone, and of the chunks of its row group those edges that
+come from its column group: no rank holds the whole graph, unless pi = pk = 1, where every rank has all edges.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from laconic.comm.communicator import Communicator
+from laconic.comm.grid import Grid
+from laconic.errors import ConfigError
+from laconic.graph import Shard
+from laconic.graph.operators.linear import FloatArray
+from laconic.sharded.axis import Axis, AxisExchange, LineAxis, PlacedAxis, wanted_of_line
+from laconic.sharded.block import Block, BlockMap, Quarters, edges_of_block, read_block, read_tile
+from laconic.sharded.normalize import BlockOperators
+from laconic.sharded.product import GridOperators
+from laconic.sharded.replicated import ReplicatedAxis
+from laconic.sharded.summa import LARGEST_GROUP, SummaAxes, SummaOperators
+from laconic.sharded.swap import NoSwap, Swap, SwapExchange
+from laconic.sharded.symmetry import check_symmetric
+from laconic.store import Chunk
+
+# Shapes: N own rows, B nodes of the own block (B = N where pj = 1), E edges
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GridPlacement:
+    """What one rank holds.
+
+    Args:
+        shard: its own rows; `edge_index` and `adjacency` are its block's edges, numbered within the block.
+        grid: the ranks.
+        own_sizes: own rows of each rank.
+        operators: makes operators on the block.
+        row_ids, column_ids: id of each row and column of the block.
+        swap: how features are sliced along j.
+        largest_num_rows: the most rows that any rank owns.
+        largest_num_columns: the most columns that any block has.
+        num_nodes, num_train: nodes, and training nodes, of the whole graph.
+    """
+
+    shard: Shard
+    communicator: Communicator
+    grid: Grid
+    own_sizes: list[int]
+    operators: GridOperators
+    row_ids: Tensor
+    column_ids: Tensor
+    swap: Swap
+    largest_num_rows: int
+    largest_num_columns: int
+    num_nodes: int
+    num_train: int
+
+    @property
+    def block(self) -> BlockOperators:
+        """What makes operators on a block that stays where it is."""
+        assert isinstance(self.operators, BlockOperators), "where features are whole, edges do not travel"
+        return self.operators
+
+    @property
+    def columns(self) -> PlacedAxis:
+        return self.block.columns
+
+    @property
+    def rows(self) -> LineAxis:
+        return self.block.rows
+
+
+def place(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    *,
+    is_sparse: bool,
+    is_for_symmetric: bool = False,
+    is_staged: bool = False,
+) -> GridPlacement:
+    """Returns the placement of this rank; all ranks call it together.
+
+    Args:
+        read: opens a chunk by its number.
+        is_sparse: exchange only rows that some edge needs.
+        is_for_symmetric: the backward pass takes the matrix for its own transpose, where edges travel.
+        is_staged: rows travel from rank to rank, one block after the other, so that only two are in memory.
+    """
+    grid, rank = block_map.grid, communicator.rank
+    if block_map.arrangement == "summa" and max(block_map.block_sizes) > LARGEST_GROUP:
+        raise ConfigError(
+            f"In 2d_summa edges travel as numbers of 32 bits within groups of rows, and with pi={grid.pi} a group has "
+            f'{max(block_map.block_sizes)} rows, more than 2^31 - 1. Use grid="2d", whose edges stay, or more ranks.'
+        )
+    chunks = [read(number) for number in block_map.chunks.chunks_of(rank)]
+    line = [number for peer in grid.line(rank, "j") for number in block_map.chunks.chunks_of(peer)]
+    line_ids = _join([read(number).tensor("node_ids") for number in line])
+    with communicator.ledger.phase("setup"):
+        if block_map.arrangement == "summa":
+            held = _hold_cut_both_ways(read, block_map, communicator, line_ids, is_for_symmetric=is_for_symmetric)
+        else:
+            held = _hold_block(read, block_map, communicator, line_ids, is_sparse=is_sparse, is_staged=is_staged)
+        train_mask = _join([chunk.tensor("train_mask") for chunk in chunks])
+        num_train = communicator.all_reduce(torch.tensor([int(train_mask.sum())]))
+        largest = communicator.all_reduce(torch.tensor([held.num_columns]), op="max")
+    adjacency = held.operators.adjacency
+    shard = Shard(
+        x=_join([chunk.features() for chunk in chunks]),
+        y=_join([chunk.tensor("y") for chunk in chunks]),
+        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        adjacency=adjacency,
+        node_ids=_join([chunk.tensor("node_ids") for chunk in chunks]),
+        num_owned=block_map.own_sizes[rank],
+        train_mask=train_mask,
+        val_mask=_join([chunk.tensor("val_mask") for chunk in chunks]),
+        test_mask=_join([chunk.tensor("test_mask") for chunk in chunks]),
+        edge_weight=held.weight,
+        halo_ids=held.column_ids[len(line_ids) :],
+    )
+    return GridPlacement(
+        shard=shard,
+        communicator=communicator,
+        grid=grid,
+        own_sizes=block_map.own_sizes,
+        operators=held.operators,
+        row_ids=held.row_ids,
+        column_ids=held.column_ids,
+        swap=SwapExchange(communicator, grid, block_map.own_sizes) if grid.pj > 1 else NoSwap(),
+        largest_num_rows=max(block_map.own_sizes),
+        largest_num_columns=int(largest),
+        num_nodes=sum(block_map.own_sizes),
+        num_train=int(num_train),
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """The edges of a rank, and the ids of their ends."""
+
+    operators: GridOperators
+    weight: Tensor | None
+    row_ids: Tensor
+    column_ids: Tensor
+    num_columns: int
+
+
+def _hold_block(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    line_ids: Tensor,
+    *,
+    is_sparse: bool,
+    is_staged: bool,
+) -> _Held:
+    block = read_block(read, block_map, communicator.rank, is_sparse=is_sparse)
+    columns, rows = _axes(block, block_map, communicator, is_sparse=is_sparse)
+    column_ids, row_ids = (torch.cat([line_ids, _gather_ids(axis, line_ids)]) for axis in (columns, rows))
+    quarters = Quarters.of(block.adjacency, block.num_own)
+    operators = BlockOperators(
+        block.adjacency, quarters, block.num_own, _as_numbers(block.weight), columns, rows, is_staged
+    )
+    return _Held(operators, block.weight, row_ids, column_ids, block.adjacency.num_columns)
+
+
+def _hold_cut_both_ways(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    line_ids: Tensor,
+    *,
+    is_for_symmetric: bool,
+) -> _Held:
+    grid, mine = block_map.grid, block_map.grid.place_of(communicator.rank)
+    if is_for_symmetric:
+        check_symmetric(edges_of_block(read, block_map, communicator.rank), communicator)
+    block, weight = read_tile(read, block_map, row=mine.i, column=mine.j)
+    mate, mate_weight = (None, None) if is_for_symmetric else read_tile(read, block_map, row=mine.j, column=mine.i)
+    column_ids = _join([read(number).tensor("node_ids") for number in block_map.chunks_where(lambda p: p.i == mine.j)])
+    sizes = communicator.all_gather(torch.tensor([block.num_edges, 0 if mate is None else mate.num_edges]))
+    operators = SummaOperators(
+        adjacency=block,
+        mate=mate,
+        weights=_as_numbers(weight),
+        mate_weights=_as_numbers(mate_weight),
+        ids=(line_ids, column_ids),
+        is_on_diagonal=mine.i == mine.j,
+        axes=SummaAxes.of(communicator, grid, block_map.block_sizes, sizes.numpy()),
+    )
+    num_columns = int(block_map.chunks.rank_starts[-1])
+    # The shard's edges are those from one column group: the ids of that one.
+    return _Held(operators, weight, line_ids, torch.cat([line_ids, column_ids]), num_columns)
+
+
+def _axes(
+    block: Block, block_map: BlockMap, communicator: Communicator, *, is_sparse: bool
+) -> tuple[PlacedAxis, AxisExchange]:
+    """Returns how rows for columns are gathered, along i, and how sums for rows are scattered, along k."""
+    grid, rank, blocks = block_map.grid, communicator.rank, block_map.blocks
+
+    def along(axis: Literal["i", "k"], others: NDArray[np.int64]) -> AxisExchange:
+        if not is_sparse:
+            return AxisExchange.dense(communicator, grid, axis, block_map.block_sizes)
+        wanted = wanted_of_line(grid, rank, axis, others, blocks)
+        return AxisExchange.sparse(communicator, wanted, block.num_own, grid.line(rank, axis))
+
+    if block_map.arrangement == "replicated":
+        columns = ReplicatedAxis.of(communicator, block_map, block.other_columns, is_sparse=is_sparse)
+        return columns, along("k", block.other_rows)
+    return along("i", block.other_columns), along("k", block.other_rows)
+
+
+def _gather_ids(axis: Axis, ids: Tensor) -> Tensor:
+    return axis.start_expand(ids.unsqueeze(1), 1).wait().squeeze(1)
+
+
+def _as_numbers(weight: Tensor | None) -> FloatArray | None:
+    return None if weight is None else weight.detach().double().numpy()
+
+
+def _join(pieces: list[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

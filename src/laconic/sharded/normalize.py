@@ -1,0 +1,131 @@
+"""The operators of the linear convolutions on a block: degrees are sums over ranks, scales come from who has them."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from laconic.attach.aggregator import Linear
+from laconic.comm.ledger import Ledger
+from laconic.graph import Adjacency
+from laconic.graph.normalize import inverse_square_root
+from laconic.graph.operators.linear import FloatArray, LinearOperator
+from laconic.sharded.axis import Axis, LineAxis, PlacedAxis
+from laconic.sharded.block import Quarters
+from laconic.sharded.grid_operator import GridOperator
+from laconic.sharded.product import GridOperators
+
+# Shapes: N nodes of the own block, R rows, C columns, E edges
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BlockOperators(GridOperators):
+    """Makes operators on a block.
+
+    Args:
+        adjacency: the edges of the block, (R x C).
+        quarters: the same in four.
+        num_own: N.
+        weights: of each edge, in the adjacency's order, or None.
+        columns, rows: how rows of others, and sums for others, travel.
+        is_staged: block after block, so that only two are in memory.
+    """
+
+    adjacency: Adjacency
+    quarters: Quarters
+    num_own: int
+    weights: FloatArray | None
+    columns: PlacedAxis
+    rows: LineAxis
+    is_staged: bool = False
+
+    def booked(self, adjacency: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "BlockOperators":
+        num_own = adjacency.num_rows
+        quarters = Quarters.of(adjacency, num_own)
+        axes = (self.columns.booked(ledger), self.rows.booked(ledger))
+        return BlockOperators(adjacency, quarters, num_own, weights, *axes)
+
+    def of(self, aggregation: Linear) -> GridOperator:
+        values = self.weights if aggregation.weighted else None
+        assert values is not None or not aggregation.weighted
+        if aggregation.kind == "sum":
+            own_weight = aggregation.own_weight
+            return self._cut(values, diagonal=None if own_weight is None else np.full(self.num_own, own_weight))
+        if aggregation.kind == "mean":
+            degrees = self._summed(self.adjacency.row_degrees.astype(np.float64))
+            return self._cut(values, row_scale=self._for_rows(1.0 / np.maximum(degrees, 1)))
+        return self._gcn(aggregation, values)
+
+    def _gcn(self, aggregation: Linear, values: FloatArray | None) -> GridOperator:
+        """As `graph.normalize.gcn_operator`, whose rows have all their edges."""
+        num_own, rows, columns = self.num_own, self.adjacency.row_of_edge, self.adjacency.indices
+        weights = np.ones(self.adjacency.num_edges) if values is None else values
+        loops = np.full(num_own, aggregation.loop_weight)
+        if aggregation.self_loops:
+            # A loop's row and column are the same node, so both are in the own block, where numbers are the same too.
+            is_loop = (rows == columns) & (rows < num_own)
+            loops[rows[is_loop]] = weights[is_loop]
+            weights = np.where(is_loop, 0.0, weights)
+        degrees = self._summed(np.bincount(rows, weights=weights, minlength=self.adjacency.num_rows).astype(np.float64))
+        scale = inverse_square_root(degrees + loops if aggregation.self_loops else degrees)
+        return self._cut(
+            values,
+            row_scale=self._for_rows(scale),
+            column_scale=self._for_columns(scale),
+            diagonal=loops * scale**2 if aggregation.self_loops else None,
+            skip_loops=aggregation.self_loops,
+        )
+
+    def _summed(self, partial: FloatArray) -> FloatArray:
+        """Returns the sums over ranks of a number per row, (R,), for the own block, (N,)."""
+        numbers = torch.from_numpy(partial).unsqueeze(1)
+        own = numbers[: self.num_own].clone()
+        self.rows.add_folded(self.rows.start_fold(numbers[self.num_own :], 1).wait(), own)
+        return own.squeeze(1).numpy()
+
+    def _for_rows(self, own: FloatArray) -> FloatArray:
+        return _with_others(self.rows, own)
+
+    def _for_columns(self, own: FloatArray) -> FloatArray:
+        return _with_others(self.columns, own)
+
+    def _cut(
+        self,
+        values: FloatArray | None,
+        *,
+        row_scale: FloatArray | None = None,
+        column_scale: FloatArray | None = None,
+        diagonal: FloatArray | None = None,
+        skip_loops: bool = False,
+    ) -> GridOperator:
+        own, other, quarters = slice(0, self.num_own), slice(self.num_own, None), self.quarters
+
+        def quarter(number: int, adjacency: Adjacency, rows: slice, columns: slice) -> LinearOperator:
+            # A row's own features, and loops, are in the own block.
+            is_own = number == 0
+            return LinearOperator(
+                adjacency,
+                None if values is None else values[quarters.masks[number]],
+                None if row_scale is None else row_scale[rows],
+                None if column_scale is None else column_scale[columns],
+                diagonal if is_own else None,
+                skip_loops and is_own,
+            )
+
+        return GridOperator(
+            quarter(0, quarters.own_own, own, own),
+            quarter(1, quarters.own_other, own, other),
+            quarter(2, quarters.other_own, other, own),
+            quarter(3, quarters.other_other, other, other),
+            columns=self.columns,
+            rows=self.rows,
+            is_staged=self.is_staged,
+        )
+
+
+def _with_others(axis: Axis, own: FloatArray) -> FloatArray:
+    """Appends to one number per node of the own block those that other ranks have."""
+    others = axis.start_expand(torch.from_numpy(own).unsqueeze(1), 1).wait()
+    return np.concatenate([own, others.squeeze(1).numpy()])

@@ -1,0 +1,130 @@
+"""ReplicatedAxis: the columns of `1.5d_replicated`, gathered in two steps: whole row groups first, then among groups.
+
+    group      along k, the ranks of a process row tell each other their rows: all have the whole row group
+    column     along i, each gets the row groups that its block has columns of, from the rank of its process column
+
+Folding is the way back. CAGNET's 1.5D keeps row groups replicated by an all-reduce after each product; the scattering
+half of that is our fold along k, the gathering half is the first step here: as many words.
+"""
+
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from laconic.comm.arriving import Arrived
+from laconic.comm.communicator import Communicator
+from laconic.comm.ledger import Ledger
+from laconic.comm.splits import Splits
+from laconic.sharded.axis import Arrival, AxisExchange, PlacedAxis
+from laconic.sharded.block import BlockMap
+
+# Shapes: N rows of the own block, G rows of the own group, M columns beyond the own block, W features
+
+
+@final
+class ReplicatedAxis(PlacedAxis):
+    """The two steps, as one axis.
+
+    Args:
+        group: along k, all rows.
+        column: along i, rows of groups.
+        num_own: N.
+        first: where the own block begins in its group.
+        near: rows of the own group that are columns here, those of the own block excepted.
+        num_before: columns from groups before the own one.
+    """
+
+    def __init__(
+        self, group: PlacedAxis, column: PlacedAxis, *, num_own: int, first: int, near: Tensor, num_before: int
+    ) -> None:
+        self._group = group
+        self._column = column
+        self._num_own = num_own
+        self._first = first
+        self._near = near
+        self._num_before = num_before
+
+    @staticmethod
+    def of(
+        communicator: Communicator, block_map: BlockMap, other_columns: NDArray[np.int64], *, is_sparse: bool
+    ) -> "ReplicatedAxis":
+        """Returns the axis of this rank; all ranks call it together.
+
+        Args:
+            other_columns: places of the columns beyond the own block, sorted.
+        """
+        rank, grid, blocks = communicator.rank, block_map.grid, block_map.blocks
+        mine = grid.place_of(rank)
+        groups = [(grid.rank_at(q, 0, 0), grid.rank_at(q, grid.pk - 1, 0)) for q in range(grid.pi)]
+        spans = {q: (blocks[leader, 0], blocks[last, 1]) for q, (leader, last) in enumerate(groups)}
+        start, end = spans[mine.i]
+        wanted = [torch.empty(0, dtype=torch.int64) for _ in range(grid.num_ranks)]
+        for q, (first, last) in spans.items():
+            if q != mine.i:
+                at = np.searchsorted(other_columns, (first, last))
+                wanted[grid.rank_at(q, mine.k, 0)] = torch.from_numpy(other_columns[slice(*at)] - first)
+        if is_sparse:
+            column = AxisExchange.sparse(communicator, wanted, int(end - start))
+        else:
+            column = AxisExchange.of_blocks(communicator, _splits(block_map, rank), int(end - start))
+        near = other_columns[(other_columns >= start) & (other_columns < end)]
+        return ReplicatedAxis(
+            AxisExchange.dense(communicator, grid, "k", block_map.block_sizes),
+            column,
+            num_own=block_map.block_sizes[rank],
+            first=int(blocks[rank, 0] - start),
+            near=torch.from_numpy(near - start),
+            num_before=int((other_columns < start).sum()),
+        )
+
+    @property
+    def num_others(self) -> int:
+        return len(self._near) + self._column.num_others
+
+    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+        rest = self._group.start_expand(x, widest).wait()
+        group = torch.cat([rest[: self._first], x.detach(), rest[self._first :]])
+        far = self._column.start_expand(group, widest).wait()
+        near = group.index_select(0, self._near)
+        return Arrived(torch.cat([far[: self._num_before], near, far[self._num_before :]]))
+
+    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+        num_near, before = len(self._near), self._num_before
+        near = partial[before : before + num_near]
+        far = torch.cat([partial[:before], partial[before + num_near :]])
+        arriving = self._column.start_fold(far, widest)
+        group = partial.new_zeros(self._num_own + self._group.num_others, partial.shape[1])
+        group.index_add_(0, self._near, near)
+        self._column.add_folded(arriving.wait(), group)
+        end = self._first + self._num_own
+        own, rest = group[self._first : end], torch.cat([group[: self._first], group[end:]])
+        return Arrived(torch.cat([own, self._group.start_fold(rest, widest).wait()]))
+
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        into[: self._num_own] += arrived[: self._num_own]
+        self._group.add_folded(arrived[self._num_own :], into)
+
+    def booked(self, ledger: Ledger) -> "ReplicatedAxis":
+        nothing = torch.empty(0, dtype=torch.int64)
+        axes = (self._group.booked(ledger), self._column.booked(ledger))
+        return ReplicatedAxis(*axes, num_own=0, first=0, near=nothing, num_before=0)
+
+
+def _splits(block_map: BlockMap, rank: int) -> Splits:
+    """Returns how many rows of groups go to, and come from, each rank."""
+    grid = block_map.grid
+    places = [grid.place_of(peer) for peer in range(grid.num_ranks)]
+    mine, sizes = places[rank], block_map.block_sizes
+    group_sizes = [sum(size for size, place in zip(sizes, places, strict=True) if place.i == q) for q in range(grid.pi)]
+
+    def travels(of: int, to: int) -> bool:
+        return of != to and places[of].k == places[to].k and block_map.has_columns_of(places[to], places[of])
+
+    return Splits(
+        tuple(group_sizes[mine.i] * travels(rank, peer) for peer in range(grid.num_ranks)),
+        tuple(group_sizes[place.i] * travels(peer, rank) for peer, place in enumerate(places)),
+        max(group_sizes) if grid.pi > 1 else 0,
+    )

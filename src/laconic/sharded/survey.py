@@ -1,0 +1,145 @@
+"""What every grid would move and hold on a given graph, counted before one is chosen.
+
+Each rank reads the edges into its own rows, tells the owners of their sources, and so knows of each of its nodes which
+ranks have an edge from it, and which ranks have an edge to it. From that the rows of every grid follow, exactly.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from laconic.comm.communicator import Communicator
+from laconic.comm.exchange import RowExchange
+from laconic.comm.grid import Grid, all_grids
+from laconic.sharded.axis import wanted_of_line
+from laconic.sharded.block import BlockMap, edges_of_block
+from laconic.sharded.placement import ChunkMap
+from laconic.store import Chunk
+
+# Shapes: N own rows, P ranks
+
+
+@final
+@dataclass(frozen=True)
+class GridSizes:
+    """What the busiest rank of a grid moves and holds.
+
+    Args:
+        grid: the ranks.
+        words: words received in one product, for each feature; the mean of forward and backward.
+        num_messages: messages received in one product.
+        num_edges: edges of the largest block.
+        num_rows: rows of the largest block and of the others that it gathers and sums, for a slice of the features.
+        num_rows_staged: the same where others' rows travel in stages, so that those of two blocks are there at most.
+        num_own: the most rows that a rank owns.
+    """
+
+    grid: Grid
+    words: float
+    num_messages: int
+    num_edges: int
+    num_rows: int
+    num_rows_staged: int
+    num_own: int
+
+
+def survey(
+    read: Callable[[int], Chunk], chunk_map: ChunkMap, communicator: Communicator, *, is_sparse: bool
+) -> list[GridSizes]:
+    """Returns the sizes of every grid; the same on all ranks, which call it together.
+
+    Args:
+        read: opens a chunk by its number.
+        is_sparse: exchange only rows that some edge needs.
+    """
+    grids = all_grids(communicator.num_ranks)
+    with communicator.ledger.phase("setup"):
+        counts = _Counts.of(read, chunk_map, communicator, is_sparse=is_sparse)
+        edges_PP = communicator.all_gather(torch.from_numpy(counts.num_edges)).numpy()
+        found = communicator.all_gather(torch.from_numpy(np.stack([counts.along(grid) for grid in grids]))).numpy()
+    own = np.diff(chunk_map.rank_starts)
+    return [_sizes(grid, found[:, number], edges_PP, own) for number, grid in enumerate(grids)]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """What a rank knows of its own nodes.
+
+    Args:
+        rank: whose nodes.
+        has_edge_to: whether a node has an edge to a row of each rank, (N, P).
+        has_edge_from: whether it has an edge from a row of each rank, (N, P).
+        num_edges: edges from the rows of each rank, (P,).
+    """
+
+    rank: int
+    has_edge_to: NDArray[np.bool_]
+    has_edge_from: NDArray[np.bool_]
+    num_edges: NDArray[np.int64]
+
+    @staticmethod
+    def of(
+        read: Callable[[int], Chunk], chunk_map: ChunkMap, communicator: Communicator, *, is_sparse: bool
+    ) -> "_Counts":
+        rank, num_ranks, starts = communicator.rank, communicator.num_ranks, chunk_map.rank_starts
+        first, end = int(starts[rank]), int(starts[rank + 1])
+        one_axis = BlockMap(Grid(pi=num_ranks), chunk_map)
+        sources, destinations, _ = edges_of_block(read, one_axis, rank)
+        owner = np.searchsorted(starts, sources, side="right") - 1
+        num_edges = np.bincount(owner, minlength=num_ranks)
+        if not is_sparse:
+            all_of_them = np.ones((end - first, num_ranks), bool)
+            return _Counts(rank, all_of_them, all_of_them, num_edges)
+        has_edge_from = np.zeros((end - first, num_ranks), bool)
+        has_edge_from[destinations - first, owner] = True
+        needed = np.unique(sources[(sources < first) | (sources >= end)])
+        wanted = wanted_of_line(one_axis.grid, rank, "i", needed, one_axis.blocks)
+        lists = RowExchange.agree(communicator, wanted, end - first)
+        has_edge_to = np.zeros((end - first, num_ranks), bool)
+        asking = np.repeat(np.arange(num_ranks), lists.splits.send)
+        has_edge_to[lists.send_rows.numpy(), asking] = True
+        # Edges within the own rows are no rank's business but this one's.
+        has_edge_to[sources[owner == rank] - first, rank] = True
+        return _Counts(rank, has_edge_to, has_edge_from, num_edges)
+
+    def along(self, grid: Grid) -> NDArray[np.int64]:
+        """Returns how many own rows go to each place along i, and come as sums from each place along k, (2, P)."""
+        place = grid.place_of(self.rank)
+        places = [grid.place_of(rank) for rank in range(grid.num_ranks)]
+        found = np.zeros((2, grid.num_ranks), np.int64)
+        for i in set(range(grid.pi)) - {place.i}:
+            found[0, i] = self.has_edge_to[:, [other.i == i for other in places]].any(1).sum()
+        for k in set(range(grid.pk)) - {place.k}:
+            found[1, k] = self.has_edge_from[:, [other.k == k for other in places]].any(1).sum()
+        return found
+
+
+def _sizes(grid: Grid, found: NDArray[np.int64], edges: NDArray[np.int64], own: NDArray[np.int64]) -> GridSizes:
+    """Adds up what all ranks found for one grid: `found` is (P, 2, P), `edges` by destination and source, (P, P)."""
+    blocks = own.reshape(grid.pi, grid.pk, grid.pj).sum(2)
+    # Of the block (i, k): rows that go to each other i, and sums that come from each other k.
+    per_block = found.reshape(grid.pi, grid.pk, grid.pj, 2, -1).sum(2)
+    rows_out, sums_in = per_block[:, :, 0], per_block[:, :, 1]
+    rows_in = rows_out.sum(0)[:, : grid.pi].T
+    sums_out = sums_in.sum(1)[:, : grid.pk]
+    moved = (rows_out.sum(2) + rows_in + sums_in.sum(2) + sums_out) / 2 / grid.pj
+    line = own.reshape(grid.pi, grid.pk, grid.pj)
+    sliced = ((blocks[:, :, None] - line) / grid.pj + line * (1 - 1 / grid.pj)).max(2)
+    by_block = edges.reshape(grid.pi, grid.pk * grid.pj, grid.pi, grid.pk, grid.pj).sum((1, 2, 4))
+    two_blocks = 2 * int(blocks.max())
+    # A sum is whole when all rows have come: only where none come, sums are made block by block.
+    staged = rows_in.clip(max=two_blocks) + sums_out if grid.pi > 1 else sums_out.clip(max=two_blocks)
+    return GridSizes(
+        grid=grid,
+        words=float((moved + sliced).max()),
+        num_messages=grid.pi - 1 + grid.pk - 1 + 2 * (grid.pj - 1),
+        num_edges=int(by_block.max()),
+        num_rows=int((blocks + rows_in + sums_out).max()),
+        num_rows_staged=int((blocks + staged).max()),
+        num_own=int(own.max()),
+    )

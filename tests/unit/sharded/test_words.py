@@ -1,0 +1,115 @@
+"""The words of one product: the ledger against the formula of the grid, as integers, and against scipy."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse
+from tests.unit.sharded.product_runs import random_graph, received_words
+
+from laconic.comm.grid import Grid, all_grids, parse_grid
+from laconic.graph import Graph
+
+
+def by_formula(num_nodes: int, width: int, grid: Grid) -> int:
+    words = Fraction(num_nodes * width, grid.num_ranks) * (grid.pi + grid.pk - 2 + 2 * (1 - Fraction(1, grid.pj)))
+    assert words.denominator == 1
+    return int(words)
+
+
+@pytest.mark.parametrize("grid", [str(grid) for num_ranks in (4, 6, 8) for grid in all_grids(num_ranks)])
+def test_a_dense_product_moves_what_the_formula_says_both_ways(grid):
+    layout = parse_grid(grid)
+    shape = layout.of(layout.pi * layout.pk * layout.pj)
+    words = received_words(random_graph(48, 100), shape, 24, is_sparse=False)
+    assert words == [(by_formula(48, 24, shape),) * 2] * shape.num_ranks
+
+
+@pytest.mark.parametrize(
+    ("preset", "num_ranks"),
+    [(preset, num_ranks) for preset in ("1d", "1d_columns", "2d", "feature") for num_ranks in (4, 9, 16, 25)]
+    + [("1.5d(c=2)", 4), ("1.5d(c=3)", 9), ("1.5d(c=4)", 16), ("1.5d(c=5)", 25), ("3d", 8), ("3d", 27)],
+)
+def test_presets_follow_their_laws(preset, num_ranks):
+    grid = parse_grid(preset).of(num_ranks)
+    num_nodes, width = 4 * num_ranks, num_ranks
+    words = received_words(random_graph(num_nodes, 8 * num_nodes), grid, width, is_sparse=False)
+    assert words == [(by_formula(num_nodes, width, grid),) * 2] * num_ranks
+
+
+@pytest.mark.parametrize(("num_ranks", "c"), [(4, 2), (8, 2), (9, 3), (16, 2), (16, 4), (25, 5)])
+def test_replicated_rows_move_what_the_paper_says_both_ways(num_ranks, c):
+    grid = parse_grid(f"1.5d_replicated(c={c})").of(num_ranks)
+    num_nodes, width = 4 * num_ranks, 3
+    rows = num_nodes // num_ranks
+
+    def by_formula(rank: int) -> tuple[int, int]:
+        i, k, _ = grid.place_of(rank)
+        groups = [q for q in range(grid.pi) if q * c // grid.pi == k]
+        # Half of an all-reduce of the own group before, half after the product.
+        replicas = 2 * (c - 1) * rows
+        # Row groups along the process column; their gradients go the other way.
+        broadcast, back = len(groups) - (i in groups), (grid.pi - 1) * (i in groups)
+        return width * (c * rows * broadcast + replicas), width * (c * rows * back + replicas)
+
+    graph = random_graph(num_nodes, 8 * num_nodes)
+    words = received_words(graph, grid, width, is_sparse=False, arrangement="replicated")
+    assert words == [by_formula(rank) for rank in range(num_ranks)]
+    assert sum(forward for forward, _ in words) == sum(backward for _, backward in words)
+    if num_ranks % c**2 == 0:
+        # The paper's n f / c and 2 n f (c - 1) / P, a rank's own group excepted, which it does not receive.
+        paper = num_ranks * width * num_nodes // c + 2 * num_nodes * width * (c - 1)
+        own = num_ranks // c * c * rows * width
+        assert sum(forward for forward, _ in words) == paper - own
+    few = received_words(graph, grid, width, is_sparse=True, arrangement="replicated")
+    assert all(sum(sparse) <= sum(dense) for sparse, dense in zip(few, words, strict=True))
+
+
+@pytest.mark.parametrize("num_ranks", [4, 9, 16, 25])
+def test_summa_moves_edges_and_slices_as_the_paper_says_both_ways(num_ranks):
+    grid = parse_grid("2d_summa").of(num_ranks)
+    side, num_nodes, width = grid.pi, 4 * num_ranks, num_ranks
+    graph = random_graph(num_nodes, 8 * num_nodes)
+    group = np.arange(num_nodes) * side // num_nodes
+    sources, destinations = group[graph.edge_index.numpy()]
+    num_edges = np.zeros((side, side), int)
+    np.add.at(num_edges, (destinations, sources), 1)
+
+    def by_formula(rank: int, tiles: np.ndarray) -> int:
+        i, _, j = grid.place_of(rank)
+        dense = num_nodes * width * (side - 1) // num_ranks
+        swaps = 2 * num_nodes * width * (side - 1) // (num_ranks * side)
+        # In float64 an entry is two words: two numbers of 4 bytes and a value of 8.
+        return dense + swaps + 2 * (tiles[i].sum() - tiles[i, j])
+
+    words = received_words(graph, grid, width, is_sparse=False, arrangement="summa")
+    assert words == [(by_formula(rank, num_edges), by_formula(rank, num_edges.T)) for rank in range(num_ranks)]
+
+
+def needed_words(graph: Graph, grid: Grid, rank: int, width: int) -> int:
+    """What a rank lacks in the forward product: distinct columns with an edge into its rows, rows with sums for it."""
+    num_nodes, place = graph.num_nodes, grid.place_of(rank)
+    sources, destinations = graph.edge_index.numpy()
+    matrix = scipy.sparse.coo_matrix((np.ones(len(sources)), (destinations, sources)), (num_nodes, num_nodes)).tocsr()
+    of_rank = np.arange(num_nodes) * grid.num_ranks // num_nodes
+    i, k = np.array([grid.place_of(int(r))[:2] for r in of_rank]).T
+    in_row_group, in_column_group = i == place.i, k == place.k
+    is_own = in_row_group & in_column_group
+    block = matrix[in_row_group][:, in_column_group]
+    columns = np.flatnonzero(in_column_group)[np.diff(block.tocsc().indptr) > 0]
+    gathered = int((~is_own[columns]).sum())
+    # Of the sums for the own block, those that the other column groups have something for.
+    others = [np.diff(matrix[is_own][:, k == other].tocsr().indptr) for other in range(grid.pk) if other != place.k]
+    return (gathered + sum(int((counts > 0).sum()) for counts in others)) * width
+
+
+@pytest.mark.parametrize("grid", [Grid(4, 1, 1), Grid(1, 4, 1), Grid(2, 2, 1), Grid(3, 2, 1), Grid(4, 2, 1)], ids=str)
+def test_a_sparse_product_moves_the_distinct_columns_and_rows_that_scipy_counts(grid):
+    graph = random_graph(45, 90)
+    sparse = received_words(graph, grid, 3, is_sparse=True)
+    dense = received_words(graph, grid, 3, is_sparse=False)
+    assert [forward for forward, _ in sparse] == [needed_words(graph, grid, r, 3) for r in range(grid.num_ranks)]
+    assert all(
+        few <= many for ours, theirs in zip(sparse, dense, strict=True) for few, many in zip(ours, theirs, strict=True)
+    )
+    assert sum(map(sum, sparse)) < sum(map(sum, dense))
