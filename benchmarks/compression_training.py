@@ -173,7 +173,7 @@ def trace(name: str, num_ranks: int, partitioner: str, method: str, epochs: int)
         strategy = parse_strategy(strategy_of(method, partitioner, epochs))
         model = models[transport.rank]
         strategy.attach(model, strategy.place(graph, communicator), seed=0)
-        coded = strategy._coder.coded
+        coded = strategy._coder.fetch
         # A schedule that goes by errors takes them itself.
         is_asked = coded.errors is not None
         coded.errors = {}

@@ -34,7 +34,7 @@ from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.comm.grid import Grid, parse_grid
 from laconic.graph import Graph
 from laconic.lab import Lab, check_requirements, parse_link
-from laconic.sharded.grid_aggregator import GridAggregator
+from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.held import bytes_within
 from laconic.sharded.plan import held_bytes
 from laconic.strategies import parse_strategy
@@ -75,7 +75,7 @@ def words_of_products(graph: Graph, grid: Grid | str, num_ranks: int, *, exchang
         ledger = Ledger(transport.rank)
         strategy = parse_strategy(f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)')
         shard = strategy.place(graph, Communicator(transport, ledger))
-        aggregator = GridAggregator(strategy.placement)
+        aggregator = ShardedAggregator(strategy.placement)
         aggregator.begin(is_training=True)
         aggregator.linear(Linear("gcn"), torch.zeros(shard.num_rows, WIDTHS[-1]))
         ledger.take(0)
@@ -126,7 +126,7 @@ def measure_memory(graph: Graph, preset: str) -> dict[str, float]:
         communicator = Communicator(transport, Ledger(transport.rank))
         strategy = parse_strategy(f'full_graph(grid="{preset}", partitioner=random)')
         strategy.place(graph, communicator)
-        aggregator = GridAggregator(strategy.placement)
+        aggregator = ShardedAggregator(strategy.placement)
         aggregator.begin(is_training=True)
         aggregator.linear(Linear("gcn"), strategy.placement.shard.x)
         rows = torch.ones(strategy.placement.shard.num_rows, width, requires_grad=True)

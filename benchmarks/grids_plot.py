@@ -16,7 +16,7 @@ import torch
 from graphs import random_graph
 from laconic.attach.aggregator import Linear
 from laconic.comm import Communicator, Ledger, run_ranks
-from laconic.sharded.grid_aggregator import GridAggregator
+from laconic.sharded.aggregator import ShardedAggregator
 from laconic.strategies import parse_strategy
 
 TARGET = Path(__file__).parents[1] / "docs" / "grids_words.svg"
@@ -45,7 +45,7 @@ def counted(preset: str, num_ranks: int) -> float:
         text = f'full_graph(grid="{preset}", exchange=dense, partitioner=hash)'
         strategy = parse_strategy(text)
         shard = strategy.place(graph, Communicator(transport, ledger))
-        aggregator = GridAggregator(strategy.placement)
+        aggregator = ShardedAggregator(strategy.placement)
         aggregator.begin(is_training=True)
         rows = torch.zeros(shard.num_rows, width, requires_grad=True)
         aggregator.linear(Linear("sum"), rows)

@@ -16,7 +16,7 @@ main()
 FEW_NEED = ["torchmetrics", "scipy.signal", "scipy.stats", "matplotlib", "pandas", "sklearn", "pyarrow", "tensorboard"]
 OTHER_STRATEGIES = [
     "laconic.isolated",
-    "laconic.sharded.grid_aggregator",
+    "laconic.sharded.aggregator",
     "laconic.sharded.aggregator",
     "laconic.sharded.trial",
     "laconic.lab",

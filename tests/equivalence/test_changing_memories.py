@@ -73,7 +73,7 @@ def joined(graph, num_new):
 
 def memories_of(strategy) -> dict:
     """What a rank remembers of each node, by line."""
-    coded, found = strategy._coder.coded, {}
+    coded, found = strategy._coder.fetch, {}
     for (layer, call, direction, end, peer), memory in coded.memories.items():
         is_of_sent = (end == "out") == (direction == "forward")
         ids = (coded.sent_ids if is_of_sent else coded.received_ids)[peer].tolist()

@@ -26,7 +26,7 @@ from torch_geometric.utils import subgraph
 
 from laconic.comm.codecs import MessageKey, parse_codec
 from laconic.isolated.sweep import plan_sweep
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
 
 STACKS = {
     "GCN": lambda: Stack(GCNConv(IN, 8), nn.ReLU(), GCNConv(8, 8), nn.ReLU(), GCNConv(8, OUT)),

@@ -14,7 +14,7 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import ConfigError, LaconicError, RankFailedError, StoreError
 from laconic.isolated.supply import PeerSupply
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
 from laconic.store import open_store, write_store
 from laconic.strategies import parse_strategy
 

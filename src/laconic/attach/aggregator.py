@@ -5,21 +5,25 @@ A distributed strategy gives its own Aggregator, whose operators reach rows on o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Any, Literal, TypeVar, final
 
 import numpy as np
 from torch import Tensor
 
 from laconic.attach.remembered import RememberedInputs
 from laconic.graph import Shard
-from laconic.graph.normalize import Complete, gcn_operator, mean_operator, sum_operator
+from laconic.graph.normalize import gcn_operator, mean_operator, sum_operator
 from laconic.graph.operators.attention import gat_attention, gatv2_attention
 from laconic.graph.operators.attention_setting import AttentionSetting
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.graph.operators.maximum import maximum
+
+Matrix = TypeVar("Matrix")
+# Returns a matrix with a share of its entries dropped, by a key.
+Drop = Callable[[Matrix, np.uint64], Matrix]
 
 
 @final
@@ -53,15 +57,12 @@ class Linear:
         self,
         shard: Shard,
         *,
-        complete: Complete | None = None,
         degrees: Degrees | None = None,
         factors: FloatArray | None = None,
     ) -> LinearOperator:
         """Returns the operator on the edges of `shard`.
 
         Args:
-            complete: appends to one number per row those of the halo rows, which other ranks know; not needed where
-                there are none.
             degrees: of the rows in the whole graph, where the shard has some of their edges only.
             factors: multiply each message further, in the adjacency's order.
         """
@@ -82,7 +83,6 @@ class Linear:
                 values,
                 self_loops=self.self_loops,
                 loop_weight=self.loop_weight,
-                complete=complete,
                 degrees=total,
             )
         if factors is None:
@@ -109,7 +109,7 @@ class Aggregator(ABC):
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._last_dropped: tuple[object, LinearOperator] = (None, LinearOperator(shard.adjacency))
+        self._last_dropped: tuple[object, Any] = (None, None)
 
     @property
     def num_nodes(self) -> int:
@@ -195,18 +195,27 @@ class Aggregator(ABC):
         return gatv2_attention(self._attention_setting(settings), sources, destinations, att)
 
     def _dropped(
-        self, aggregation: Linear, operator: LinearOperator, probability: float, keys: Sequence[np.uint64]
-    ) -> LinearOperator:
-        """Returns the operator of `aggregation` with entries dropped once per key."""
+        self, aggregation: Linear, operator: Matrix, probability: float, keys: Sequence[np.uint64], drop: Drop[Matrix]
+    ) -> Matrix:
+        """Returns the operator of `aggregation` with entries dropped once per key, by `drop`."""
         # Each propagation drops from what the one before has left: go on from there.
         before, left = self._last_dropped
         if before != (aggregation, probability, tuple(keys[:-1])):
             left = operator
             for key in keys[:-1]:
-                left = drop_entries(left, probability, key, self._shard.source_ids)
-        left = drop_entries(left, probability, keys[-1], self._shard.source_ids)
+                left = drop(left, key)
+        left = drop(left, keys[-1])
         self._last_dropped = ((aggregation, probability, tuple(keys)), left)
         return left
+
+    def _dropped_here(
+        self, aggregation: Linear, operator: LinearOperator, probability: float, keys: Sequence[np.uint64]
+    ) -> LinearOperator:
+        """Returns an operator on the shard's edges with entries dropped once per key."""
+        ids = self._shard.source_ids
+        return self._dropped(
+            aggregation, operator, probability, keys, lambda left, key: drop_entries(left, probability, key, ids)
+        )
 
     def _attention_setting(self, settings: Attention) -> AttentionSetting:
         return AttentionSetting(self._shard.adjacency, **vars(settings), node_ids=self._shard.source_ids)
@@ -245,7 +254,7 @@ class LocalAggregator(Aggregator):
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
-        return self._dropped(aggregation, self._operator(aggregation), probability, keys) @ x
+        return self._dropped_here(aggregation, self._operator(aggregation), probability, keys) @ x
 
     def is_remembered(self, x: Tensor) -> bool:
         return self._remembered.covers(x)

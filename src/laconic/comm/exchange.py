@@ -88,6 +88,12 @@ class RowExchange:
         assert not len(send_rows) or 0 <= int(send_rows.min()) <= int(send_rows.max()) < num_owned
         return RowExchange(communicator, send_rows, asked.reversed, num_owned)
 
+    @staticmethod
+    def of_nothing(communicator: Communicator, num_owned: int) -> "RowExchange":
+        """Returns an exchange in which no row travels."""
+        nothing = (0,) * communicator.num_ranks
+        return RowExchange(communicator, torch.empty(0, dtype=torch.int64), Splits(nothing, nothing, 0), num_owned)
+
     @property
     def num_received(self) -> int:
         """H: rows that come from other ranks."""

@@ -1,7 +1,5 @@
 """The fixed operators of the linear convolutions: sum, mean and GCN's symmetric normalisation."""
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,8 +7,6 @@ from laconic.graph.adjacency import Adjacency
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 
 # Shapes: N nodes, E edges
-
-Complete = Callable[[FloatArray], FloatArray]
 
 
 def sum_operator(
@@ -35,7 +31,6 @@ def gcn_operator(
     *,
     self_loops: bool = True,
     loop_weight: float = 1.0,
-    complete: Complete | None = None,
     degrees: FloatArray | None = None,
 ) -> LinearOperator:
     """Returns D^-1/2 (A + loops) D^-1/2 of Kipf and Welling (arXiv 1609.02907), D being weighted in-degrees.
@@ -43,8 +38,6 @@ def gcn_operator(
     As in PyG, a node that has a loop keeps its weight, one that has none gets `loop_weight`.
 
     Args:
-        complete: gives the scales of all columns when told those of the rows, where there are more columns than rows:
-            the degree of a source is known to the rank that has all edges into it.
         degrees: sum of the weights that arrive at each row in the whole graph, loops included, where not all of these
             edges are here; loops always are.
     """
@@ -67,7 +60,7 @@ def gcn_operator(
         adjacency,
         values,
         row_scale=scale,
-        column_scale=scale if complete is None else complete(scale),
+        column_scale=scale,
         diagonal=loops * scale**2 if self_loops else None,
         skip_loops=self_loops,
     )

@@ -105,7 +105,7 @@ class RememberingBatchAggregator(Aggregator):
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
-        return self._dropped(aggregation, self._operator(aggregation), probability, keys) @ self.sources(x)
+        return self._dropped_here(aggregation, self._operator(aggregation), probability, keys) @ self.sources(x)
 
     def is_remembered(self, x: Tensor) -> bool:
         return False

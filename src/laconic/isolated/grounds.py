@@ -23,10 +23,10 @@ from laconic.isolated.correction import Correction
 from laconic.isolated.coverage import CoverageSummary
 from laconic.isolated.reaching import ReachingAggregator
 from laconic.isolated.remembering import RememberingAggregator
+from laconic.isolated.stage import RowCoder
 from laconic.isolated.sweeper import Sweeper
 from laconic.isolated.vicinity import Vicinity
 from laconic.records import CoverageRecord
-from laconic.sharded.coder import Coder
 from laconic.sharded.placement import Placement
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class RememberedGrounds(Grounds):
         attachment: Attachment,
         placement: Placement,
         correction: Correction,
-        coder: Coder | None = None,
+        coder: RowCoder | None = None,
         *,
         remote: float = 1.0,
         vicinity: Vicinity | None = None,

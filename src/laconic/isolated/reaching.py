@@ -31,8 +31,8 @@ from laconic.isolated.batch import with_halo_rows
 from laconic.isolated.fixed_operators import why_not_fixed
 from laconic.isolated.parts import PartsOfConstants
 from laconic.isolated.remembering import AllIsKeptError, RememberingAggregator, plus_constant
+from laconic.isolated.stage import RowCoder
 from laconic.isolated.turns import TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
-from laconic.sharded.coder import Coder
 from laconic.sharded.placement import Placement
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
@@ -78,7 +78,7 @@ class ReachingAggregator(RememberingAggregator):
     def __init__(
         self,
         placement: Placement,
-        coder: Coder | None = None,
+        coder: RowCoder | None = None,
         num_turns: int | None = None,
         *,
         reach: int = 1,
@@ -268,7 +268,7 @@ class ReachingAggregator(RememberingAggregator):
             kept = self._groups.of_turn(self._kept[number], self._turn)
             return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
         operator = self._operator(aggregation)
-        sums = operator.local @ own + operator.remote @ halo
+        sums = operator.own_own @ own + operator.own_other @ halo
         if self._is_refreshing:
             self._keep_sums(number, sums)
         return torch.cat([sums, self._kept[number].to(x.dtype)])
@@ -304,7 +304,7 @@ class ReachingAggregator(RememberingAggregator):
 
     def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
         """Returns the sums of owned rows, (N, F); right for those that training rows see."""
-        sums = self._operator(aggregation).local @ own
+        sums = self._operator(aggregation).own_own @ own
         others = self._from_others.pop(number, None)
         if others is not None:
             sums = plus_constant(sums, others)
@@ -314,7 +314,7 @@ class ReachingAggregator(RememberingAggregator):
         """Returns the columns of the group whose turn it is."""
         key = (aggregation, self._turn)
         if key not in self._of_turns:
-            self._of_turns[key] = TurnOperator(self._operator(aggregation).remote, self._turn, self._groups)
+            self._of_turns[key] = TurnOperator(self._operator(aggregation).own_other, self._turn, self._groups)
         return self._of_turns[key]
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
@@ -335,7 +335,7 @@ class ReachingAggregator(RememberingAggregator):
     def _with_exact_halo(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of constant rows: the halo's come from their owners, once, as they are."""
         operator, (own, halo) = self._operator(aggregation), self._parts(x)
-        sums = operator.local.multiply(own).add_(operator.remote.multiply(halo))
+        sums = operator.own_own.multiply(own).add_(operator.own_other.multiply(halo))
         with self._booked():
             return torch.cat([sums, self._exchange.start(sums).wait()])
 

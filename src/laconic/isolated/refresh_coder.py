@@ -14,8 +14,9 @@ from laconic.comm.exchange import Route
 from laconic.comm.ledger import Ledger
 from laconic.comm.message_sizes import Counts
 from laconic.errors import ConfigError
-from laconic.sharded.coder import Exchanged, coded_exchange
+from laconic.sharded.coder import coded_fetch
 from laconic.sharded.placement import Placement
+from laconic.sharded.rates import Exchanged
 
 # Shapes: P ranks
 
@@ -46,7 +47,7 @@ class RefreshCoder:
     """
 
     def __init__(self, placement: Placement, codec: Codec, counts: Counts, seed: int) -> None:
-        self._coded = coded_exchange(placement, codec, counts)
+        self._coded = coded_fetch(placement, codec, counts)
         self._rates = np.full(counts.shape, _RATE)
         self._seed = seed
         self._epoch = 0

@@ -19,14 +19,14 @@ from laconic.isolated.correction import Correction
 from laconic.isolated.grounds import Grounds, MovingGrounds, RememberedGrounds
 from laconic.isolated.reaching import ReachingAggregator
 from laconic.isolated.refresh_coder import RefreshCoder
+from laconic.isolated.stage import Recorder, stage_of, to_scale
 from laconic.isolated.super_epochs import SuperEpochs
 from laconic.isolated.vicinity import Vicinity
 from laconic.records import LedgerRecord
-from laconic.sharded.aggregator import HaloAggregator
-from laconic.sharded.coder import Recorder
-from laconic.sharded.operator import SplitAdjacency
+from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.block import Quarters
 from laconic.sharded.placement import Placement
-from laconic.sharded.rehearsal import act, stage_of, to_scale
+from laconic.sharded.rehearsal import act
 
 
 def rehearse(
@@ -69,7 +69,7 @@ def rehearse(
         def halo_features() -> Tensor | None:
             return played.halo_features if played is not None and is_one_halo else None
 
-        attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage, known_halo_features=halo_features))
+        attachment = attach(actor, stage.shard, aggregator=ShardedAggregator(stage, known_halo_features=halo_features))
 
         def settle() -> None:
             with ledger.phase("repartition"):
@@ -121,7 +121,7 @@ def num_hops_of(model: nn.Module, placement: Placement) -> int:
     stage = stage_of(placement)
     actor = detached_copy(model)
     with torch.random.fork_rng(devices=[]):
-        attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
+        attachment = attach(actor, stage.shard, aggregator=ShardedAggregator(stage))
         played = RememberedGrounds(attachment, stage, Correction(), vicinity=Vicinity(stage, reach=1, is_whole=False))
         played.refresh()
     assert isinstance(played.aggregator, ReachingAggregator)
@@ -171,7 +171,7 @@ def _merged(rows: list[LedgerRecord]) -> list[LedgerRecord]:
 
 
 def _without_halo(shard: Shard) -> Shard:
-    adjacency = SplitAdjacency.of(shard.adjacency).local
+    adjacency = Quarters.of(shard.adjacency, shard.num_rows).own_own
     weight = shard.edge_weight
     return dataclasses.replace(
         shard,

@@ -19,9 +19,9 @@ from torch import Tensor
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import RememberedInputs
 from laconic.graph import Shard
-from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.sharded.coder import Coder
-from laconic.sharded.operator import SplitAdjacency, SplitOperator
+from laconic.graph.operators.linear import FloatArray
+from laconic.isolated.stage import RowCoder
+from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.placement import Placement
 
 # Shapes: N owned rows, H halo rows
@@ -34,14 +34,12 @@ class RememberingAggregator(Aggregator):
         coder: the ways of the rows that change; without one, all rows go as they are.
     """
 
-    def __init__(self, placement: Placement, coder: Coder | None = None) -> None:
+    def __init__(self, placement: Placement, coder: RowCoder | None = None) -> None:
         super().__init__(placement.shard)
         self._coder = coder
         self._placement = placement
         self._exchange = placement.exchange
-        self._split = SplitAdjacency.of(placement.shard.adjacency)
-        self._whole: dict[Linear, LinearOperator] = {}
-        self._operators: dict[Linear, SplitOperator] = {}
+        self._operators: dict[Linear, ShardedOperator] = {}
         self._constants = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
         # With the constant itself: the id of one that is gone may be another's.
         self._of_constants: dict[int, tuple[Tensor, Tensor]] = {}
@@ -82,8 +80,7 @@ class RememberingAggregator(Aggregator):
 
     def halo_scale(self, aggregation: Linear) -> FloatArray | None:
         """Returns the column scales of the halo rows, (H,), where the aggregation has some."""
-        scale = self._whole_operator(aggregation).column_scale
-        return None if scale is None else scale[self._shard.num_rows :]
+        return self._operator(aggregation).own_other.column_scale
 
     def kept(self, number: int) -> Tensor:
         """Returns the halo rows that a pass reads in its call `number`, (H, F)."""
@@ -146,19 +143,21 @@ class RememberingAggregator(Aggregator):
         number, halo = self._halo_of(x)
         if self.is_remembered(x):
             return self._constants.recall(
-                aggregation, x, lambda rows: operator.local.multiply(rows).add_(operator.remote.multiply(halo))
+                aggregation, x, lambda rows: operator.own_own.multiply(rows).add_(operator.own_other.multiply(halo))
             )
         if number not in self._kept_products:
-            self._kept_products[number] = operator.remote.multiply(halo.to(x.dtype))
-        return plus_constant(operator.local @ x, self._kept_products[number])
+            self._kept_products[number] = operator.own_other.multiply(halo.to(x.dtype))
+        return plus_constant(operator.own_own @ x, self._kept_products[number])
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
-        dropped = self._dropped(aggregation, self._whole_operator(aggregation), probability, keys)
-        operator = SplitOperator.of(dropped, self._split, self._exchange)
+        whole, ids = self._operator(aggregation), (self._placement.row_ids, self._placement.column_ids)
+        operator = self._dropped(
+            aggregation, whole, probability, keys, lambda left, key: left.dropped(probability, key, *ids)
+        )
         _, halo = self._halo_of(x)
-        return plus_constant(operator.local @ x, operator.remote.multiply(halo.to(x.dtype)))
+        return plus_constant(operator.own_own @ x, operator.own_other.multiply(halo.to(x.dtype)))
 
     def is_remembered(self, x: Tensor) -> bool:
         return self._constants.covers(x)
@@ -202,24 +201,13 @@ class RememberingAggregator(Aggregator):
             self._of_constants[id(constant)] = (constant, self._exchange.start(constant).wait())
         return self._of_constants[id(constant)][1]
 
-    def _operator(self, aggregation: Linear) -> SplitOperator:
+    def _operator(self, aggregation: Linear) -> ShardedOperator:
         if aggregation not in self._operators:
-            self._operators[aggregation] = SplitOperator.of(
-                self._whole_operator(aggregation), self._split, self._exchange
-            )
-        return self._operators[aggregation]
-
-    def _whole_operator(self, aggregation: Linear) -> LinearOperator:
-        if aggregation not in self._whole:
             # In a pass that refreshes, which comes first: the degrees of halo rows are asked from their owners.
-            self._whole[aggregation] = aggregation.on(self._shard, complete=self._with_halo_values)
-        return self._whole[aggregation]
-
-    def _with_halo_values(self, values: FloatArray) -> FloatArray:
-        assert self._is_refreshing, "operators are made in the first refresh"
-        with self._booked():
-            halo = self._exchange.start(torch.from_numpy(values)).wait()
-        return np.concatenate([values, halo.numpy()])
+            assert self._is_refreshing, "operators are made in the first refresh"
+            with self._booked():
+                self._operators[aggregation] = self._placement.block.of(aggregation)
+        return self._operators[aggregation]
 
     def _booked(self) -> AbstractContextManager[None]:
         return self._placement.communicator.ledger.phase("repartition", layer=self._layer)

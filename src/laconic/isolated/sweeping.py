@@ -17,7 +17,8 @@ from laconic.isolated.held import HeldChunk, HeldChunkSize
 from laconic.isolated.supply import PeerSupply, StorageSupply, Supply
 from laconic.isolated.sweep import Sweep, plan_sweep
 from laconic.isolated.sweeper import Sweeper
-from laconic.sharded.placement import ChunkMap, Placement
+from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.placement import Placement
 from laconic.store import Chunk
 
 logger = logging.getLogger(__name__)

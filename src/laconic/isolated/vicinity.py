@@ -20,7 +20,8 @@ from laconic.graph import Adjacency, Shard
 from laconic.isolated.turns import MOST_OVER_OWNED, mark_seen
 from laconic.isolated.view import padded
 from laconic.kernels.compress import as_indices, compress_edges
-from laconic.sharded.placement import Placement, by_owner
+from laconic.sharded.chunk_map import by_owner
+from laconic.sharded.placement import Placement, at_destinations
 
 # Shapes: N owned rows, R rows of others that are computed in full, H halo rows, E edges, P ranks
 
@@ -188,7 +189,7 @@ class _KnownEdges:
         taken = RowExchange.agree(communicator, by_owner(self.taken_in, self.starts), before.num_rows)
         node_ids = torch.cat([before.node_ids, taken.start(before.node_ids).wait()])
         exchange = RowExchange.agree(communicator, by_owner(halo, self.starts), len(rows))
-        largest = communicator.all_reduce(torch.tensor([len(halo)]), op="max")
+        largest = communicator.all_reduce(torch.tensor([len(rows) + len(halo)]), op="max")
         shard = Shard(
             x=torch.cat([before.x, taken.start(before.x).wait()]),
             y=padded(before.y, len(rows)),
@@ -202,12 +203,12 @@ class _KnownEdges:
             edge_weight=None if self.weight is None else self.weight[torch.from_numpy(order.astype(np.int64))],
             halo_ids=exchange.start(node_ids).wait(),
         )
-        return Placement(
-            shard=shard,
-            exchange=exchange,
+        return at_destinations(
+            shard,
+            exchange,
             # Whether features are few enough to keep their sums is asked of own rows, with and without others.
             largest_num_rows=self.before.largest_num_rows,
-            largest_num_halo=int(largest),
+            largest_num_columns=int(largest),
             num_nodes=self.before.num_nodes,
             num_train=self.before.num_train,
         )

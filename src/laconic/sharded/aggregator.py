@@ -1,6 +1,12 @@
-"""HaloAggregator: the aggregations of one rank's shard: what other ranks own comes from them."""
+"""ShardedAggregator: the aggregations of a rank that shares the graph with others: their rows and sums are exchanged.
+
+    out_v = sum over edges u -> v of a_vu h_u, for the owned rows v; h_u may be owned by another rank
+
+Fixed operators are products of `laconic.sharded.operator`; attention and maximum get the rows of all their sources.
+"""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import final
 
@@ -8,92 +14,165 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.attach.aggregator import Linear
-from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
-from laconic.comm.exchange import Route
-from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.sharded.coder import Coder
-from laconic.sharded.operator import SplitAdjacency, SplitOperator, split_product
+from laconic.attach.aggregator import Aggregator, Attention, Linear
+from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.sharded.attention import SplitAttention
+from laconic.sharded.axis import Axis, PlacedAxis
+from laconic.sharded.coder import ProductCoder
+from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.placement import Placement
-from laconic.sharded.projected import project_after, project_before
-from laconic.sharded.shared_aggregator import SharedAggregator
-from laconic.sharded.sources import with_halo
+from laconic.sharded.position import Position
+from laconic.sharded.product import ShardedMatrix, sharded_product
+from laconic.sharded.projected import Exchanging, project_after, project_before
+from laconic.sharded.steps import expand, join, split
+from laconic.sharded.swap import widest_slice
+from laconic.sharded.total import sum_over_ranks
 
 
 @final
-class HaloAggregator(SharedAggregator):
-    """Owned rows in, owned rows out; every method is called by all ranks together, in the same order.
+class ShardedAggregator(Aggregator):
+    """Every method is called by all ranks together, in the same order.
 
     Args:
         placement: what this rank holds.
-        coder: says how rows travel in training; by default, and always in evaluation, as they are.
+        coder: says how rows and sums travel in training; by default, and always in evaluation, as they are.
         known_halo_features: returns features of the halo rows, (H, F), where they are here already, on all ranks.
     """
 
     def __init__(
         self,
         placement: Placement,
-        coder: Coder | None = None,
+        coder: ProductCoder | None = None,
         known_halo_features: Callable[[], Tensor | None] | None = None,
     ) -> None:
-        super().__init__(placement, coder)
+        super().__init__(placement.shard)
         self._placement = placement
-        self._exchange = placement.exchange
         self._coder = coder
-        self._split: SplitAdjacency | None = None
-        self._whole: dict[Linear, LinearOperator] = {}
-        self._operators: dict[Linear, SplitOperator] = {}
+        self._remembered = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
+        self._position = Position("evaluation", -1)
+        self._ledger = placement.communicator.ledger
+        self._operators: dict[Linear, ShardedMatrix] = {}
         self._known_halo_features = known_halo_features
         self.uses_halo_features = False
         """Whether halo rows of the features were asked for; the same on all ranks."""
 
+    @property
+    def num_nodes(self) -> int:
+        return self._placement.num_nodes
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    def begin(self, *, is_training: bool) -> None:
+        self._position = Position("forward" if is_training else "evaluation", -1)
+        if self._coder is not None:
+            self._coder.begin(is_training=is_training)
+
+    def enter_layer(self, number: int) -> None:
+        self._position = Position(self._position.phase, number)
+
+    def is_remembered(self, x: Tensor) -> bool:
+        return self._remembered.covers(x)
+
+    def total(self, x: Tensor) -> Tensor:
+        return sum_over_ranks(self._placement.communicator, x, self._position)
+
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         if not self.is_remembered(x):
-            return split_product(self._operator(aggregation), x, self._position)
+            return self._product(self._operator(aggregation), x)
         return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
 
     def projected(
         self, aggregation: Linear, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None
     ) -> Tensor | None:
-        if self.is_remembered(x):
+        operator = None if self.is_remembered(x) else self._operator(aggregation)
+        if not isinstance(operator, ShardedOperator) or operator.is_staged or self._placement.grid.pj > 1:
             return None
         project = project_before if weight.shape[0] < weight.shape[1] else project_after
-        return project(self._operator(aggregation), x, weight, bias, own, self._position)
+        return project(Exchanging(self._on_its_way(operator), self._ledger, self._position), x, weight, bias, own)
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
-        operator = self._dropped(aggregation, self._whole_operator(aggregation), probability, keys)
-        split = SplitOperator.of(operator, self._split_adjacency(), self._route())
-        return split_product(split, x, self._position)
+        ids = (self._placement.row_ids, self._placement.column_ids)
+        left = self._dropped(
+            aggregation,
+            self._operator(aggregation),
+            probability,
+            keys,
+            lambda left, key: left.dropped(probability, key, *ids),
+        )
+        return self._product(left, x)
 
     def sources(self, x: Tensor) -> Tensor:
-        if self._keeps_halo_of(x):
+        if self._keeps_sources_of(x):
             return self._remembered.recall("sources", x, self._gather_once)
-        return with_halo(self._route(), x, self._position)
+        sources = self._sources if not self._is_coded else self._next_axes()[0]
+        return expand(sources, x, self._ledger, self._position)
 
     def gathers_first(self, x: Tensor, width_out: int) -> bool:
-        return self._keeps_halo_of(x) or x.shape[1] <= width_out
+        return self._keeps_sources_of(x) or x.shape[1] <= width_out
 
-    def _route(self) -> Route:
-        """Returns the way of the next exchange."""
-        if self._coder is None or self._position.phase != "forward":
-            return self._exchange
-        return self._coder.route(self._position.layer)
+    def gat(self, sources: Tensor, from_source: Tensor, from_destination: Tensor, settings: Attention) -> Tensor:
+        if self._placement.grid.pk == 1:
+            return super().gat(sources, from_source, from_destination, settings)
+        return self._attention(settings).gat(sources, from_source, from_destination)
 
-    def _keeps_halo_of(self, x: Tensor) -> bool:
-        num_rows = self._placement.largest_num_rows + self._placement.largest_num_halo
-        return self.is_remembered(x) and num_rows * x.shape[1] * x.element_size() <= REMEMBERED_BYTES_LIMIT
+    def gatv2(self, sources: Tensor, destinations: Tensor, att: Tensor, settings: Attention) -> Tensor:
+        if self._placement.grid.pk == 1:
+            return super().gatv2(sources, destinations, att, settings)
+        return self._attention(settings).gatv2(sources, destinations, att)
+
+    def _attention(self, settings: Attention) -> SplitAttention:
+        return SplitAttention(self._placement, settings, self._ledger, self._position)
+
+    def _product(self, operator: ShardedMatrix, x: Tensor) -> Tensor:
+        swap, width, pj = self._placement.swap, x.shape[1], self._placement.grid.pj
+        at = (self._ledger, self._position)
+        if isinstance(operator, ShardedOperator):
+            operator = self._on_its_way(operator)
+        if pj == 1:
+            return sharded_product(operator, x, width, *at)
+        return join(swap, sharded_product(operator, split(swap, x, *at), widest_slice(width, pj), *at), width, *at)
+
+    def _on_its_way(self, operator: ShardedOperator) -> ShardedOperator:
+        """Returns the operator with the way that rows and sums have in the next product: in training, coded."""
+        if not self._is_coded:
+            return operator
+        columns, rows = self._next_axes()
+        return replace(operator, columns=columns, rows=rows)
+
+    @property
+    def _sources(self) -> PlacedAxis:
+        assert self._placement.sources is not None, "where features are sliced, no rank has whole rows of its columns"
+        return self._placement.sources
+
+    @property
+    def _is_coded(self) -> bool:
+        return self._coder is not None and self._position.phase == "forward"
+
+    def _next_axes(self) -> tuple[Axis, Axis]:
+        assert self._coder is not None
+        return self._coder.axes(self._position.layer)
+
+    def _keeps_sources_of(self, x: Tensor) -> bool:
+        num_bytes = self._placement.largest_num_columns * x.shape[1] * x.element_size()
+        return self.is_remembered(x) and num_bytes <= REMEMBERED_BYTES_LIMIT
 
     def _multiply_once(self, aggregation: Linear, x: Tensor) -> Tensor:
-        operator = self._exact_operator(aggregation)
+        operator, swap = self._operator(aggregation), self._placement.swap
+        halo = self._kept_halo(x)
         with self._setup():
-            return operator.multiply(x, self._kept_halo(x))
+            if halo is not None and isinstance(operator, ShardedOperator):
+                return operator.multiply_while(x, x.shape[1], fetched=halo)
+            rows = operator.multiply(swap.split(x), widest_slice(x.shape[1], self._placement.grid.pj))
+            return swap.join(rows, x.shape[1])
 
     def _gather_once(self, x: Tensor) -> Tensor:
         halo = self._kept_halo(x)
         with self._setup():
-            return torch.cat([x, self._exchange.start(x).wait() if halo is None else halo])
+            return torch.cat([x, self._sources.start_expand(x, x.shape[1]).wait() if halo is None else halo])
 
     def _kept_halo(self, x: Tensor) -> Tensor | None:
         """Returns the halo rows of x if they are here."""
@@ -104,29 +183,12 @@ class HaloAggregator(SharedAggregator):
             return self._known_halo_features()
         return self._placement.halo_x
 
-    def _operator(self, aggregation: Linear) -> SplitOperator:
-        """Returns the operator for one product, here and now."""
-        return replace(self._exact_operator(aggregation), exchange=self._route())
-
-    def _exact_operator(self, aggregation: Linear) -> SplitOperator:
+    def _operator(self, aggregation: Linear) -> ShardedMatrix:
         if aggregation not in self._operators:
-            whole = self._whole_operator(aggregation)
-            self._operators[aggregation] = SplitOperator.of(whole, self._split_adjacency(), self._exchange)
+            with self._setup():
+                self._operators[aggregation] = self._placement.operators.of(aggregation)
         return self._operators[aggregation]
 
-    def _whole_operator(self, aggregation: Linear) -> LinearOperator:
-        """Returns the operator on (N x N + H): normalised by the whole graph's degrees."""
-        if aggregation not in self._whole:
-            self._whole[aggregation] = aggregation.on(self._shard, complete=self._with_halo_values)
-        return self._whole[aggregation]
-
-    def _with_halo_values(self, values: FloatArray) -> FloatArray:
-        """Appends the values that other ranks have for the halo rows."""
-        with self._setup():
-            halo = self._exchange.start(torch.from_numpy(values)).wait()
-        return np.concatenate([values, halo.numpy()])
-
-    def _split_adjacency(self) -> SplitAdjacency:
-        if self._split is None:
-            self._split = SplitAdjacency.of(self._shard.adjacency)
-        return self._split
+    def _setup(self) -> AbstractContextManager[None]:
+        """Inside, traffic is booked as set-up: it comes once."""
+        return Position("setup", self._position.layer).booked(self._ledger)

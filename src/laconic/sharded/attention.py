@@ -16,7 +16,7 @@ from torch.nn.functional import leaky_relu
 from laconic.attach.aggregator import Attention
 from laconic.comm.ledger import Ledger
 from laconic.graph.operators.dropout import drop_edges
-from laconic.sharded.grid_placement import GridPlacement
+from laconic.sharded.placement import Placement
 from laconic.sharded.position import Position
 from laconic.sharded.steps import expand, fold
 
@@ -31,7 +31,7 @@ _FLOOR = 1e-16
 class SplitAttention:
     """One attention layer on a block, at one position of a step."""
 
-    placement: GridPlacement
+    placement: Placement
     settings: Attention
     ledger: Ledger
     position: Position

@@ -17,7 +17,7 @@ from torch import Tensor
 from laconic.comm.grid import Arrangement, Grid, Place
 from laconic.graph import Adjacency
 from laconic.kernels.compress import compress_edges
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
 from laconic.store import Chunk
 
 # Shapes: N nodes of the own block, R rows, C columns, E edges, P ranks
@@ -114,6 +114,11 @@ class BlockMap:
     grid: Grid
     chunks: ChunkMap
     arrangement: Arrangement = "blocks"
+
+    @staticmethod
+    def one_axis(chunks: ChunkMap) -> "BlockMap":
+        """Returns the map where each rank has all edges into its own rows: halo exchange."""
+        return BlockMap(Grid(pi=len(chunks.rank_starts) - 1), chunks)
 
     @property
     def own_sizes(self) -> list[int]:

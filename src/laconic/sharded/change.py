@@ -22,7 +22,7 @@ from laconic.graph.change import GraphChange, check_change, refuse_change
 from laconic.kernels.compress import compress_edges
 from laconic.launching.agreement import check_agreement
 from laconic.sharded.homes import Homes, Numbers
-from laconic.sharded.placement import Placement
+from laconic.sharded.placement import Placement, at_destinations
 
 # Shapes: N owned rows, H halo rows, E edges, P ranks
 
@@ -89,11 +89,11 @@ def change_placement(
             step.halo_features(shard.x, exchange) if keep_features and num_bytes <= REMEMBERED_BYTES_LIMIT else None
         )
     num_left = placement.num_nodes - len(change.remove_nodes)
-    after = Placement(
-        shard=shard,
-        exchange=exchange,
+    after = at_destinations(
+        shard,
+        exchange,
         largest_num_rows=largest[0],
-        largest_num_halo=largest[1],
+        largest_num_columns=sum(largest),
         num_nodes=num_left + len(change.new_ids),
         num_train=sizes[0],
         halo_x=halo_x,

@@ -1,7 +1,14 @@
-"""HaloCoder: which codec and which rate the messages of a step have, and what schedules go by."""
+"""ExchangeCoder: in training, rows that are fetched and sums that are folded are written in fewer bytes.
+
+A product has two exchanges, and each of them a way back:
+
+    fetch    x_u goes to the ranks that hold edges from u       backward: the gradients of x_u come back
+    fold     partial sums of out_v go to the owner of v         backward: the gradient of out_v goes there
+
+Each is a coded exchange of its own (`laconic.comm.coded_exchange`), both at the rates of one schedule.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -9,165 +16,67 @@ import torch
 from torch import Tensor
 
 from laconic.comm.codecs import Codec
-from laconic.comm.codecs.base import Direction
 from laconic.comm.coded_exchange import CodedExchange, Errors, Place
 from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.gather import gather_unequal_tensors
-from laconic.comm.ledger import Ledger
-from laconic.comm.message_sizes import CODABLE, Counts, Rates, any_coded, exchange_bytes, message_bytes
-from laconic.comm.schedules import Costs, Line, Measured, RateContext, Schedule
+from laconic.comm.message_sizes import Counts, Rates
+from laconic.comm.schedules import Line, Measured
 from laconic.comm.schedules.base import OfLine
-from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
-from laconic.errors import ConfigError
 from laconic.gradients.shared import SharedGradients
+from laconic.sharded.axis import Arrival, Axis, AxisExchange
+from laconic.sharded.cut import Cut
 from laconic.sharded.measured_tensors import from_tensors, to_tensors
 from laconic.sharded.placement import Placement
+from laconic.sharded.rates import RatePlan
 
-# Shapes: P ranks
-
-
-class Coder(Protocol):
-    """What a HaloAggregator asks for the way of each exchange in training."""
-
-    def begin(self, *, is_training: bool) -> None: ...
-
-    def route(self, layer: int) -> Route: ...
+# Shapes: N own rows, M rows of others, P ranks
 
 
-@final
-@dataclass(frozen=True)
-class Exchanged:
-    """One exchange of a training step."""
+class ProductCoder(Protocol):
+    """What a ShardedAggregator asks for the ways of each product in training."""
 
-    layer: int
-    direction: Direction
-    width: int
-    dtype: torch.dtype
+    def begin(self, *, is_training: bool) -> None:
+        """Told when a forward pass begins."""
 
-    def num_bytes(self, codec: Codec, counts: Counts, rates: Rates, new: Counts | None = None) -> Counts:
-        """Returns the bytes from each rank to each, (P, P); `new` rows go as they are."""
-        if self.dtype not in CODABLE:
-            rates = np.ones_like(rates)
-        return exchange_bytes(codec, counts, rates, self.width, self.dtype.itemsize, self.direction, new)
+    def axes(self, layer: int) -> tuple[Axis, Axis]:
+        """Returns how rows are fetched, and how sums are folded, in the next product of a layer."""
 
-    def count(self, ledger: Ledger, codec: Codec, counts: Counts, rates: Rates, new: Counts | None = None) -> None:
-        """Counts what the ledger's rank sends and receives; of codecs without a fixed size, the most."""
-        sizes, rank = self.num_bytes(codec, counts, rates, new), ledger.rank
-        ledger.count("all_to_all", *all_to_all_traffic(rank, sizes[rank].tolist(), sizes[:, rank].tolist()))
-        form = (self.width, self.dtype.itemsize)
-        known = counts if new is None else counts - new
-        if not codec.is_fixed_size and self.dtype in CODABLE and any_coded(codec, known, rates, *form):
-            ledger.count("all_gather", *all_gather_traffic(len(sizes), 8 * len(sizes)))
+
+def coded_fetch(placement: Placement, codec: Codec, counts: Counts) -> CodedExchange:
+    """Returns the exchange of fetched rows through a codec, given the rows that go from each rank to each, (P, P)."""
+    columns = placement.columns
+    assert isinstance(columns, AxisExchange)
+    num_own, ids = placement.block.num_own, placement.column_ids
+    return CodedExchange(columns.lists, codec, counts, ids[columns.lists.send_rows].numpy(), ids[num_own:].numpy())
+
+
+def coded_fold(placement: Placement, codec: Codec, counts: Counts) -> CodedExchange:
+    """Returns the exchange of partial sums through a codec, given the sums that go from each rank to each, (P, P)."""
+    rows = placement.rows
+    assert isinstance(rows, AxisExchange)
+    # Sums go the way back of the rows' lists, all of them.
+    others = torch.arange(rows.num_others)
+    sums = RowExchange(placement.communicator, others, rows.splits.reversed, rows.num_others)
+    sums.version = rows.lists.version
+    num_own, ids = placement.block.num_own, placement.row_ids
+    return CodedExchange(sums, codec, counts, ids[num_own:].numpy(), ids[rows.lists.send_rows].numpy())
 
 
 @final
-@dataclass(frozen=True)
-class RatePlan:
-    """The rates of a run: a schedule, and what it goes by.
-
-    Args:
-        codec, schedule: as set.
-        counts: rows from each rank to each, (P, P).
-        raw_layers: layers that go as they are.
-        first_rate: what the graph's cut suggests to begin with.
-        costs: of all lines; None if the schedule does not ask.
-        new: how many of the rows are new and go as they are, (P, P); None: none.
-    """
-
-    codec: Codec
-    schedule: Schedule
-    counts: Counts
-    raw_layers: frozenset[int]
-    first_rate: float
-    costs: Costs | None = None
-    new: Counts | None = None
-
-    def rates(self, epoch: int, layer: int, measured: tuple[Measured, ...]) -> Rates:
-        """Returns the rates of a layer's messages from each rank to each, (P, P); equal on all ranks."""
-        rates = np.ones(self.counts.shape)
-        if layer in self.raw_layers:
-            return rates
-        for sender, receiver in zip(*np.nonzero(self.counts), strict=True):
-            line = Line(layer, int(sender), int(receiver))
-            context = RateContext(epoch, *line, self.costs, measured[: epoch - 1], self.first_rate)
-            rates[sender, receiver] = self.schedule.rate(context)
-        return rates
-
-    def check(self, exchanges: list[Exchanged]) -> None:
-        """Raises ConfigError, the same on all ranks, if the schedule cannot be kept to in a step of these exchanges."""
-        widest = max((one.width for one in exchanges if one.layer not in self.raw_layers), default=0)
-        if self.schedule.largest > widest > 0:
-            raise ConfigError(
-                f"A rate of {self.schedule.largest:g} is above the width of the widest row that is exchanged, "
-                f"{widest}: no message can be less than one column. Use a rate of {widest} at most, or a wider model."
-            )
-        if self.costs is not None:
-            self.schedule.check_costs(self.costs, self.first_rate)
-
-
-def spent_before(plan: RatePlan, epoch: int, measured: tuple[Measured, ...]) -> int:
-    """Returns what the lines of a plan cost in all epochs before `epoch`."""
-    costs = plan.costs
-    assert costs is not None
-    spent = costs.spent
-    for past in range(costs.first_epoch, epoch):
-        rates = {layer: plan.rates(past, layer, measured) for layer in {line.layer for line in costs.lines}}
-        spent += sum(costs.num_bytes(line, rates[line.layer][line.sender, line.receiver]) for line in costs.lines)
-    return spent
-
-
-def costs_of(
-    codec: Codec,
-    counts: Counts,
-    exchanges: list[Exchanged],
-    raw_layers: frozenset[int],
-    *,
-    first_epoch: int = 1,
-    spent: int = 0,
-) -> Costs:
-    """Returns what the lines of an epoch cost, given its exchanges in order.
-
-    Args:
-        first_epoch, spent: where the graph has changed: from which epoch on, and what was sent before.
-    """
-    by_layer: dict[int, list[Exchanged]] = {}
-    for one in exchanges:
-        by_layer.setdefault(one.layer, []).append(one)
-    pairs = [(int(sender), int(receiver)) for sender, receiver in zip(*np.nonzero(counts), strict=True)]
-
-    def num_bytes(line: Line, rate: float) -> int:
-        num_rows = int(counts[line.sender, line.receiver])
-        rate = 1.0 if line.layer in raw_layers else rate
-        return sum(
-            message_bytes(codec, num_rows, one.width, rate, one.dtype.itemsize, one.direction)
-            for one in by_layer[line.layer]
-        )
-
-    lines = tuple(Line(layer, *pair) for layer in by_layer for pair in pairs)
-    return Costs(lines, num_bytes, first_epoch, spent)
-
-
-def coded_exchange(placement: Placement, codec: Codec, counts: Counts) -> CodedExchange:
-    """Returns the exchange of halo rows through a codec, given the rows that go from each rank to each, (P, P)."""
-    shard, exchange = placement.shard, placement.exchange
-    assert shard.halo_ids is not None
-    sent_ids = shard.node_ids[exchange.send_rows].numpy()
-    return CodedExchange(exchange, codec, counts, sent_ids, shard.halo_ids.numpy())
-
-
-@final
-class HaloCoder:
+class ExchangeCoder:
     """Codes the messages of one run.
 
     Args:
-        coded: the exchange.
+        placement: whose rows and sums travel.
         plan: the rates.
         seed: of the run.
         gradients: where loss and gradient are read, if the schedule goes by them.
     """
 
-    def __init__(self, coded: CodedExchange, plan: RatePlan, seed: int, gradients: SharedGradients) -> None:
-        self.coded = coded
+    def __init__(self, placement: Placement, cut: Cut, plan: RatePlan, seed: int, gradients: SharedGradients) -> None:
+        self.fetch = coded_fetch(placement, plan.codec, cut.fetched)
+        self.fold = coded_fold(placement, plan.codec, cut.folded)
+        self._fold_lists = _lists(placement)
         self.plan = plan
         self._seed = seed
         self._gradients = gradients
@@ -179,8 +88,7 @@ class HaloCoder:
         self.measured: tuple[Measured, ...] = ()
         """What each finished epoch showed, if the schedule goes by it."""
         gradients.is_measured = plan.schedule.needs_measured
-        if plan.schedule.needs_measured:
-            coded.errors = {}
+        self._forget_errors()
 
     def start_epoch(self, epoch: int, step: int) -> None:
         """Moves on; all ranks call it together."""
@@ -189,22 +97,17 @@ class HaloCoder:
         self._is_under_way = False
 
     def begin(self, *, is_training: bool) -> None:
-        """Told when a forward pass begins."""
         self._step += is_training
         self._is_under_way |= is_training
         self._calls = {}
 
-    def route(self, layer: int) -> Route:
-        """Returns the way of the next exchange of a layer in training."""
-        return self.coded.route(*self.next_place(layer))
-
-    def next_place(self, layer: int) -> tuple[Place, Rates]:
-        """Returns where in the run the next exchange of a layer is, and at which rates it goes."""
+    def axes(self, layer: int) -> tuple[Axis, Axis]:
         call = self._calls.get(layer, 0)
         self._calls[layer] = call + 1
         if layer not in self._rates:
             self._rates[layer] = self.plan.rates(self._epoch, layer, self.measured)
-        return Place(self._seed, self._epoch, self._step, layer, call), self._rates[layer]
+        at = (Place(self._seed, self._epoch, self._step, layer, call), self._rates[layer])
+        return _Fetching(self.fetch.route(*at), self.fetch.exchange), _Folding(self.fold.route(*at), self._fold_lists)
 
     @property
     def next_epoch(self) -> int:
@@ -213,22 +116,26 @@ class HaloCoder:
 
     def new_rows(self, epoch: int) -> Counts | None:
         """Returns how many rows from each rank to each will go as they are in an epoch, being new, (P, P)."""
-        pending = self.coded.pending
+        pending = self.fetch.pending
         return pending.counts if pending is not None and epoch == self.next_epoch else None
 
-    def change(self, coded: CodedExchange, plan: RatePlan) -> None:
-        """Goes on with another exchange and its rates; the schedule does not begin anew. All ranks call it together."""
+    def change(self, placement: Placement, fetch: CodedExchange, cut: Cut, plan: RatePlan) -> None:
+        """Goes on with other edges and their rates; the schedule does not begin anew. All ranks call it together."""
         self._measure()
-        if self.coded.errors is not None:
-            coded.errors = {}
-        self.coded, self.plan = coded, plan
+        self.fetch, self.fold = fetch, coded_fold(placement, plan.codec, cut.folded)
+        self._fold_lists, self.plan = _lists(placement), plan
+        self._forget_errors()
+
+    def _forget_errors(self) -> None:
+        # Of a pair of ranks, rows and sums count together.
+        self.fetch.errors = self.fold.errors = {} if self.plan.schedule.needs_measured else None
 
     def _measure(self) -> None:
-        """Adds up what the epoch that has ended showed, over all ranks, if the schedule goes by it."""
-        errors = self.coded.errors
+        """Adds up the errors of the epoch that has ended, over all ranks, if the schedule goes by them."""
+        errors = self.fetch.errors
         if errors is None or not self._rates:
             return
-        communicator = self.coded.communicator
+        communicator = self.fetch.communicator
         layers, peers = sorted(self._rates), range(communicator.num_ranks)
         own = [[vars(errors.get((layer, peer), Errors())).values() for peer in peers] for layer in layers]
         with communicator.ledger.phase("records"):
@@ -246,70 +153,100 @@ class HaloCoder:
         measured = Measured(shared.loss, shared.gradient_norm, shared.gradient_change, num_bytes, lines)
         # Of an epoch that is measured again, having gone on after a change of the graph, the last counts.
         self.measured = (*self.measured[: max(self._epoch - 1, 0)], measured)
-        self.coded.errors, self._rates = {}, {}
+        self._rates = {}
+        self._forget_errors()
 
     def state(self) -> dict[str, Any]:
-        """Returns what says for whom `tensors` are."""
-        return {"num_ranks": self.coded.communicator.num_ranks, "next_epoch": self.next_epoch}
+        """Returns for whom `tensors` are."""
+        return {"num_ranks": self.fetch.communicator.num_ranks, "next_epoch": self.next_epoch}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state` gave, before `load_tensors`."""
-        self._is_same_ranks = state.get("num_ranks") == self.coded.communicator.num_ranks
+        """Takes back the result of `state`, before `load_tensors`."""
+        self._is_same_ranks = state.get("num_ranks") == self.fetch.communicator.num_ranks
         self._epoch = state.get("next_epoch", 1) - 1
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns what is remembered, of all ranks on rank 0; all ranks call it together."""
+        """Returns the memories of all ranks on rank 0; all ranks call it together."""
         self._measure()
         tensors = to_tensors(self.measured)
         if self._gradients.last_gradient is not None:
             tensors["gradient"] = self._gradients.last_gradient
-        if self.coded.codec.has_memory:
-            communicator = self.coded.communicator
-            with communicator.ledger.phase("checkpoint"):
-                of_ranks = gather_unequal_tensors(communicator, self.coded.tensors())
-            tensors |= {f"{rank}.{name}": value for rank, own in enumerate(of_ranks) for name, value in own.items()}
+        if self.plan.codec.has_memory:
+            communicator = self.fetch.communicator
+            for prefix, coded in self._coded.items():
+                with communicator.ledger.phase("checkpoint"):
+                    of_ranks = gather_unequal_tensors(communicator, coded.tensors())
+                tensors |= {
+                    f"{prefix}{rank}.{name}": value for rank, own in enumerate(of_ranks) for name, value in own.items()
+                }
         return tensors
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes back what `tensors` gave on rank 0. On another number of ranks, memories begin anew."""
+        """Takes back the result of `tensors` on rank 0. On another number of ranks, memories begin anew."""
         self.measured = from_tensors(tensors, with_lines=self._is_same_ranks)
         self._gradients.last_gradient = tensors.get("gradient")
-        own = f"{self.coded.communicator.rank}."
         if self._is_same_ranks:
-            self.coded.load_tensors(
-                {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
-            )
+            for prefix, coded in self._coded.items():
+                own = f"{prefix}{coded.communicator.rank}."
+                coded.load_tensors(
+                    {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
+                )
+
+    @property
+    def _coded(self) -> dict[str, CodedExchange]:
+        """The two exchanges, by how names of their memories begin in a checkpoint; no sums where none are folded."""
+        return {"": self.fetch} | ({"rows.": self.fold} if self.fold.counts.any() else {})
+
+
+def _lists(placement: Placement) -> RowExchange:
+    rows = placement.rows
+    assert isinstance(rows, AxisExchange)
+    return rows.lists
 
 
 @final
-class Recorder:
-    """Notes the exchanges of a rehearsed step, which go as they are."""
+class _Fetching(Axis):
+    """Rows go forward along a coded route, gradients come back."""
 
-    def __init__(self, exchange: RowExchange) -> None:
-        self._exchange = exchange
-        self.exchanges: list[Exchanged] = []
+    def __init__(self, route: Route, lists: RowExchange) -> None:
+        self._route = route
+        self._lists = lists
 
-    def begin(self, *, is_training: bool) -> None:
-        """Needs nothing."""
+    @property
+    def num_others(self) -> int:
+        return self._lists.num_received
 
-    def route(self, layer: int) -> Route:
-        return _Recorded(self._exchange, self.exchanges, layer)
+    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+        return self._route.start(x)
+
+    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+        return self._route.start_back(partial)
+
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        self._lists.add_back(arrived, into)
 
 
 @final
-class _Recorded:
-    def __init__(self, exchange: RowExchange, exchanges: list[Exchanged], layer: int) -> None:
-        self.communicator = exchange.communicator
-        self.num_owned = exchange.num_owned
-        self.add_back = exchange.add_back
-        self._exchange = exchange
-        self._exchanges = exchanges
-        self._layer = layer
+class _Folding(Axis):
+    """Sums go forward along a coded route, gradients of rows come back.
 
-    def start(self, x: Tensor) -> Any:
-        self._exchanges.append(Exchanged(self._layer, "forward", x.shape[1:].numel(), x.dtype))
-        return self._exchange.start(x)
+    Args:
+        lists: which of the own rows the sums belong to.
+    """
 
-    def start_back(self, halo: Tensor) -> Any:
-        self._exchanges.append(Exchanged(self._layer, "backward", halo.shape[1:].numel(), halo.dtype))
-        return self._exchange.start_back(halo)
+    def __init__(self, route: Route, lists: RowExchange) -> None:
+        self._route = route
+        self._lists = lists
+
+    @property
+    def num_others(self) -> int:
+        return self._lists.num_received
+
+    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+        return self._route.start_back(x.detach().index_select(0, self._lists.send_rows))
+
+    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+        return self._route.start(partial)
+
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        self._lists.add_back(arrived, into)

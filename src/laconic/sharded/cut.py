@@ -1,39 +1,55 @@
-"""Cut: how much of the graph lies between ranks, agreed on by all of them; what rates and sizes go by."""
+"""Cut: how much of the graph lies between ranks, agreed on by all of them; rates and sizes of messages go by it."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from laconic.comm.message_sizes import Counts
+from laconic.sharded.axis import AxisExchange
 from laconic.sharded.placement import Placement
+
+# Rows of x come to whoever holds an edge from them; partial sums go to the owner of their row.
+Way = Literal["fetch", "fold"]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """What all ranks know of what lies between them.
+    """What all ranks know of the messages of one product.
 
     Args:
-        counts: rows that go from each rank to each, (P, P).
+        fetched: rows that go from each rank to each, forward, (P, P).
+        folded: partial sums that do, (P, P).
         remote_share: share of all edges whose source another rank owns.
         degree: edges per node.
     """
 
-    counts: NDArray[np.int64]
+    fetched: Counts
+    folded: Counts
     remote_share: float
     degree: float
 
     @staticmethod
     def of(placement: Placement) -> "Cut":
-        """Adds up the shares of all ranks, which call it together. Traffic: an all_gather of 8 (P + 3) bytes."""
+        """Adds up the shares of all ranks, which call it together. Traffic: an all_gather of 16 (P + 1) bytes."""
         communicator, adjacency = placement.communicator, placement.shard.adjacency
-        num_remote = int((adjacency.indices >= placement.shard.num_owned).sum())
-        own = torch.tensor(
-            [*placement.exchange.splits.send, adjacency.num_edges, num_remote, placement.shard.num_owned]
-        )
+        columns, rows = placement.columns, placement.rows
+        assert isinstance(columns, AxisExchange)
+        num_remote = int((adjacency.indices >= placement.shard.num_rows).sum())
+        own = torch.tensor([*columns.splits.send, *rows.splits.receive, adjacency.num_edges, num_remote])
         with communicator.ledger.phase("setup"):
             table = communicator.all_gather(own).numpy()
-        num_edges, num_remote, num_nodes = table[:, -3:].sum(axis=0)
-        return Cut(table[:, :-3], float(num_remote / max(num_edges, 1)), float(num_edges / max(num_nodes, 1)))
+        num_edges, num_remote = table[:, -2:].sum(axis=0)
+        num_ranks = communicator.num_ranks
+        share, degree = float(num_remote / max(num_edges, 1)), float(num_edges / max(placement.num_nodes, 1))
+        return Cut(table[:, :num_ranks], table[:, num_ranks : 2 * num_ranks], share, degree)
+
+    @property
+    def counts(self) -> Counts:
+        """Rows and sums that go from each rank to each in one product, (P, P)."""
+        return self.fetched + self.folded
+
+    def of_way(self, way: Way) -> Counts:
+        """Returns the rows, or the sums, that go from each rank to each, (P, P)."""
+        return self.fetched if way == "fetch" else self.folded

@@ -1,6 +1,7 @@
 """The operators of the linear convolutions on a block: degrees are sums over ranks, scales come from who has them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -13,20 +14,19 @@ from laconic.graph.normalize import inverse_square_root
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.sharded.axis import Axis, LineAxis, PlacedAxis
 from laconic.sharded.block import Quarters
-from laconic.sharded.grid_operator import GridOperator
-from laconic.sharded.product import GridOperators
+from laconic.sharded.operator import ShardedOperator
+from laconic.sharded.product import ShardedOperators
 
 # Shapes: N nodes of the own block, R rows, C columns, E edges
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class BlockOperators(GridOperators):
+class BlockOperators(ShardedOperators):
     """Makes operators on a block.
 
     Args:
         adjacency: the edges of the block, (R x C).
-        quarters: the same in four.
         num_own: N.
         weights: of each edge, in the adjacency's order, or None.
         columns, rows: how rows of others, and sums for others, travel.
@@ -34,7 +34,6 @@ class BlockOperators(GridOperators):
     """
 
     adjacency: Adjacency
-    quarters: Quarters
     num_own: int
     weights: FloatArray | None
     columns: PlacedAxis
@@ -42,12 +41,15 @@ class BlockOperators(GridOperators):
     is_staged: bool = False
 
     def booked(self, adjacency: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "BlockOperators":
-        num_own = adjacency.num_rows
-        quarters = Quarters.of(adjacency, num_own)
         axes = (self.columns.booked(ledger), self.rows.booked(ledger))
-        return BlockOperators(adjacency, quarters, num_own, weights, *axes)
+        return BlockOperators(adjacency, adjacency.num_rows, weights, *axes)
 
-    def of(self, aggregation: Linear) -> GridOperator:
+    @cached_property
+    def quarters(self) -> Quarters:
+        """The edges in four, by whether their ends are in the own block."""
+        return Quarters.of(self.adjacency, self.num_own)
+
+    def of(self, aggregation: Linear) -> ShardedOperator:
         values = self.weights if aggregation.weighted else None
         assert values is not None or not aggregation.weighted
         if aggregation.kind == "sum":
@@ -58,7 +60,7 @@ class BlockOperators(GridOperators):
             return self._cut(values, row_scale=self._for_rows(1.0 / np.maximum(degrees, 1)))
         return self._gcn(aggregation, values)
 
-    def _gcn(self, aggregation: Linear, values: FloatArray | None) -> GridOperator:
+    def _gcn(self, aggregation: Linear, values: FloatArray | None) -> ShardedOperator:
         """As `graph.normalize.gcn_operator`, whose rows have all their edges."""
         num_own, rows, columns = self.num_own, self.adjacency.row_of_edge, self.adjacency.indices
         weights = np.ones(self.adjacency.num_edges) if values is None else values
@@ -99,7 +101,7 @@ class BlockOperators(GridOperators):
         column_scale: FloatArray | None = None,
         diagonal: FloatArray | None = None,
         skip_loops: bool = False,
-    ) -> GridOperator:
+    ) -> ShardedOperator:
         own, other, quarters = slice(0, self.num_own), slice(self.num_own, None), self.quarters
 
         def quarter(number: int, adjacency: Adjacency, rows: slice, columns: slice) -> LinearOperator:
@@ -114,7 +116,7 @@ class BlockOperators(GridOperators):
                 skip_loops and is_own,
             )
 
-        return GridOperator(
+        return ShardedOperator(
             quarter(0, quarters.own_own, own, own),
             quarter(1, quarters.own_other, own, other),
             quarter(2, quarters.other_own, other, own),

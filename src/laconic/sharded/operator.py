@@ -1,127 +1,145 @@
-"""SplitOperator: a fixed sparse matrix whose columns lie on several ranks; the local product runs while rows travel."""
+"""ShardedOperator: a fixed sparse matrix M whose edges lie on several ranks; products run while rows and sums travel.
+
+    forward     M x   = own_own x + own_other fetch(x) + fold(other_own x + other_other fetch(x))
+    backward    M^T g = the same with the transposed quarters, where `fold` fetches and `fetch` folds
+
+`fetch` brings the rows of the columns that others own, `fold` sends partial sums to the owners of their rows. Input
+and output have the same layout, so layers follow each other without moving anything between them, and no rank needs
+edges of another for the transpose. Where all edges lie with their destination, nothing is folded: halo exchange.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from functools import cached_property
+from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from laconic.comm.exchange import Arriving, Route
-from laconic.graph import Adjacency
+from laconic.comm.arriving import Arrived
+from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
-from laconic.kernels.compress import compress_edges
-from laconic.sharded.position import Position
+from laconic.graph.operators.slices import columns_of, rows_of
+from laconic.sharded.axis import Arrival, Axis, AxisExchange, Stage
+from laconic.sharded.product import ShardedMatrix
 
-# Shapes: N owned rows, H halo rows, F features
-
-
-@final
-@dataclass(frozen=True)
-class SplitAdjacency:
-    """The edges of a shard in two: from owned rows, and from halo rows.
-
-    Args:
-        local: (N x N).
-        remote: (N x H).
-        is_local: for each edge of the shard's adjacency, whether it is in `local`.
-    """
-
-    local: Adjacency
-    remote: Adjacency
-    is_local: np.ndarray
-
-    @staticmethod
-    def of(adjacency: Adjacency) -> "SplitAdjacency":
-        num_owned = adjacency.num_rows
-        is_local = adjacency.indices < num_owned
-        rows, columns = adjacency.row_of_edge, adjacency.indices
-
-        def compress(chosen: np.ndarray, first: int, num_columns: int) -> Adjacency:
-            # Sorted already: compressing keeps the order, so values per edge can be split by the same mask.
-            indptr, indices, _ = compress_edges(columns[chosen] - first, rows[chosen], num_owned, num_columns)
-            return Adjacency(indptr, indices, num_columns)
-
-        num_halo = adjacency.num_columns - num_owned
-        return SplitAdjacency(compress(is_local, 0, num_owned), compress(~is_local, num_owned, num_halo), is_local)
+# Shapes: N rows of the own block, F features
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class SplitOperator:
-    """The matrix M = [local | remote] on owned and halo rows, and the exchange that brings the halo rows here.
+class ShardedOperator(ShardedMatrix):
+    """One rank's block of a matrix, in quarters by whether rows and columns are in the own block; rows named first.
 
-    Where messages are coded, the exchange is the route of one product and of the gradients that belong to it.
+    Args:
+        columns: the axis along which the rows of x for this block's columns are gathered.
+        rows: the axis along which sums for this block's rows are scattered.
+        is_staged: rows travel block by block, the product of one running while the next is under way.
     """
 
-    local: LinearOperator
-    remote: LinearOperator
-    exchange: Route
+    own_own: LinearOperator
+    own_other: LinearOperator
+    other_own: LinearOperator
+    other_other: LinearOperator
+    columns: Axis
+    rows: Axis
+    is_staged: bool = False
 
-    @staticmethod
-    def of(whole: LinearOperator, split: SplitAdjacency, exchange: Route) -> "SplitOperator":
-        """Splits an operator on (N x N + H) by columns."""
-        num_owned = split.local.num_rows
+    @cached_property
+    def transposed(self) -> "ShardedOperator":
+        return ShardedOperator(
+            self.own_own.transposed,
+            self.other_own.transposed,
+            self.own_other.transposed,
+            self.other_other.transposed,
+            columns=self.rows,
+            rows=self.columns,
+            is_staged=self.is_staged,
+        )
 
-        def part(adjacency: Adjacency, edges: np.ndarray, columns: slice) -> LinearOperator:
-            return replace(
-                whole,
-                adjacency=adjacency,
-                values=None if whole.values is None else whole.values[edges],
-                column_scale=None if whole.column_scale is None else whole.column_scale[columns],
-            )
+    def multiply(self, x: Tensor, widest: int) -> Tensor:
+        if self.is_staged and isinstance(self.columns, AxisExchange) and isinstance(self.rows, AxisExchange):
+            return self._multiply_staged(x, widest, self.columns, self.rows)
+        return self.multiply_while(x, widest)
 
-        local = part(split.local, split.is_local, slice(0, num_owned))
-        remote = part(split.remote, ~split.is_local, slice(num_owned, None))
-        # A row's own features, and loops, are local.
-        return SplitOperator(local, replace(remote, diagonal=None, skip_loops=False), exchange)
-
-    def multiply(self, x: Tensor, halo: Tensor | None = None) -> Tensor:
-        """Returns M x for owned rows x, (N, F), without recording it for autograd; all ranks call it together.
+    def multiply_while(
+        self,
+        x: Tensor,
+        widest: int,
+        meanwhile: Callable[[Tensor], None] | None = None,
+        fetched: Tensor | None = None,
+    ) -> Tensor:
+        """Returns M x for the own rows x, (N, F), as `multiply` does.
 
         Args:
-            halo: the halo rows of x, (H, F), where they are here already, on all ranks.
+            meanwhile: called while rows and sums travel, with the rows of M x as far as they are known here, (N, F).
+            fetched: the rows that `columns` would fetch, where they are here already, on all ranks.
         """
-        arriving = self.exchange.start(x) if halo is None else None
-        out = self.local.multiply(x)
-        halo = arriving.wait() if arriving is not None else halo
-        assert halo is not None
-        return self.remote.multiply(halo, add_to=out)
-
-    def multiply_transposed(self, grad: Tensor) -> Tensor:
-        """Returns the owned rows of M^T grad, summed over all ranks; all ranks call it together."""
-        return self.finish_transposed(grad, self.start_transposed(grad))
-
-    def start_transposed(self, grad: Tensor) -> Arriving:
-        """Sends the halo rows of M^T grad to their owners."""
-        return self.exchange.start_back(self.remote.transposed.multiply(grad))
-
-    def finish_transposed(self, grad: Tensor, back: Arriving) -> Tensor:
-        """Returns the owned rows of M^T grad, when what others have for them has come."""
-        out = self.local.transposed.multiply(grad)
-        self.exchange.add_back(back.wait(), out)
+        fetching = self.columns.start_expand(x, widest) if fetched is None else Arrived(fetched)
+        partial = self.other_own.multiply(x)
+        # Sums for others leave as soon as they are whole; the own ones are made meanwhile.
+        needs_others = self.other_other.adjacency.num_edges > 0
+        folding = None if needs_others else self.rows.start_fold(partial, widest)
+        out = self.own_own.multiply(x)
+        if meanwhile is not None:
+            meanwhile(out)
+        others = fetching.wait()
+        if folding is None:
+            self.other_other.multiply(others, add_to=partial)
+            folding = self.rows.start_fold(partial, widest)
+        self.own_other.multiply(others, add_to=out)
+        self.rows.add_folded(folding.wait(), out)
         return out
 
+    def _multiply_staged(self, x: Tensor, widest: int, columns: AxisExchange, rows: AxisExchange) -> Tensor:
+        """Returns the same, with two blocks of other ranks in memory at most.
 
-def split_product(operator: SplitOperator, x: Tensor, position: Position, *, is_transposed: bool = False) -> Tensor:
-    """Returns M x or M^T x, differentiable in x; booked at `position`."""
-    return _product(x, operator, position, is_transposed)
+        Beside them are sums for other ranks, if there are other columns too: a sum is whole when all of them have come.
+        """
+        out = self.own_own.multiply(x)
+        if not columns.stages:
+            self._fold_staged(lambda stage: rows_of(self.other_own, stage.rows).multiply(x), out, widest, rows)
+            return out
+        partial = self.other_own.multiply(x)
+        for stage, others in columns.expanded(x, widest):
+            to_own, to_others = self._tiles[stage.of]
+            to_own.multiply(others, add_to=out)
+            to_others.multiply(others, add_to=partial)
+            del others
+        self._fold_staged(lambda stage: partial[stage.rows], out, widest, rows)
+        return out
 
+    def _fold_staged(self, sums_of: Callable[[Stage], Tensor], out: Tensor, widest: int, rows: AxisExchange) -> None:
+        before: tuple[Stage, Arrival] | None = None
+        for stage in rows.stages:
+            sums = sums_of(stage)
+            if before is not None:
+                rows.add_folded_stage(before[1].wait(), before[0], out)
+                before = None
+            before = (stage, rows.start_fold_stage(sums, stage, widest))
+            del sums
+        if before is not None:
+            rows.add_folded_stage(before[1].wait(), before[0], out)
 
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, operator: SplitOperator, position: Position, is_transposed: bool) -> Tensor:
-        ctx.operator, ctx.position, ctx.is_transposed = operator, position, is_transposed
-        with position.booked(operator.exchange.communicator.ledger):
-            return operator.multiply_transposed(x) if is_transposed else operator.multiply(x)
+    @cached_property
+    def _tiles(self) -> dict[int, tuple[LinearOperator, LinearOperator]]:
+        """Of each rank whose rows come: its columns of `own_other` and of `other_other`."""
+        assert isinstance(self.columns, AxisExchange)
+        return {
+            stage.of: (columns_of(self.own_other, stage.rows), columns_of(self.other_other, stage.rows))
+            for stage in self.columns.stages
+        }
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        # Linear, so its gradient is a product again, and differentiable too.
-        grad = _product(grads[0], ctx.operator, ctx.position.backward, not ctx.is_transposed)
-        return grad, None, None, None
+    def dropped(self, probability: float, key: np.uint64, row_ids: Tensor, column_ids: Tensor) -> "ShardedOperator":
+        num_own = self.own_own.adjacency.num_rows
 
+        def drop(quarter: LinearOperator, row_ids: Tensor, column_ids: Tensor) -> LinearOperator:
+            return drop_entries(quarter, probability, key, column_ids, row_ids=row_ids)
 
-# Torch leaves `apply` untyped.
-_product: Callable[..., Tensor] = _Product.apply
+        return replace(
+            self,
+            own_own=drop(self.own_own, row_ids[:num_own], column_ids[:num_own]),
+            own_other=drop(self.own_other, row_ids[:num_own], column_ids[num_own:]),
+            other_own=drop(self.other_own, row_ids[num_own:], column_ids[:num_own]),
+            other_other=drop(self.other_other, row_ids[num_own:], column_ids[num_own:]),
+        )

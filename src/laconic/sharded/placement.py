@@ -1,12 +1,17 @@
-"""From the chunks that a rank reads to its shard: owned rows first, then halo rows, grouped by the rank that owns them.
+"""Placement: the rows that a rank owns, the edges that it holds, and how rows and sums travel for them.
 
-Everything is agreed on here, once: who sends which rows to whom, the ids of the halo rows, and the sizes of the whole
-that every rank has to decide by (a rank that went by its own sizes might decide otherwise than its neighbours).
+Where an edge u -> v lies decides the algorithm. A rank that holds it and owns neither end fetches the row of u and
+sends a partial sum for v to its owner:
+
+    M x = own_own x + own_other fetch(x) + fold(other_own x + other_other fetch(x))
+
+Edges at the owner of v are halo exchange (nothing to fold), edges at the owner of u are 1D by columns (nothing to
+fetch), edges in blocks are the process grids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -15,51 +20,21 @@ from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
-from laconic.graph import Adjacency, Shard
-from laconic.kernels.compress import compress_edges
+from laconic.comm.grid import Grid
+from laconic.errors import ConfigError
+from laconic.graph import Shard
+from laconic.graph.operators.linear import FloatArray
+from laconic.sharded.axis import Axis, AxisExchange, LineAxis, PlacedAxis, wanted_of_line
+from laconic.sharded.block import Block, BlockMap, edges_of_block, read_block, read_tile
+from laconic.sharded.normalize import BlockOperators
+from laconic.sharded.product import ShardedOperators
+from laconic.sharded.replicated import ReplicatedAxis
+from laconic.sharded.summa import LARGEST_GROUP, SummaAxes, SummaOperators
+from laconic.sharded.swap import NoSwap, Swap, SwapExchange
+from laconic.sharded.symmetry import check_symmetric
 from laconic.store import Chunk
 
-# Shapes: N owned rows, H halo rows, E edges, C chunks, P ranks
-
-
-@final
-@dataclass(frozen=True)
-class ChunkMap:
-    """Which rank owns which chunk, and where its rows begin among the rank's rows.
-
-    Args:
-        num_nodes: nodes of each chunk, (C,).
-        owner: rank of each chunk, (C,), never falling: a rank's chunks follow each other.
-    """
-
-    num_nodes: NDArray[np.int64]
-    owner: NDArray[np.int64]
-
-    @staticmethod
-    def even(num_nodes: Sequence[int], num_ranks: int) -> "ChunkMap":
-        """Gives each rank as many chunks as the others, or one more."""
-        num_chunks = len(num_nodes)
-        owner = np.repeat(
-            np.arange(num_ranks),
-            np.diff([num_chunks * rank // num_ranks for rank in range(num_ranks + 1)]),
-        )
-        return ChunkMap(np.asarray(num_nodes, np.int64), owner)
-
-    def chunks_of(self, rank: int) -> list[int]:
-        return [int(chunk) for chunk in np.flatnonzero(self.owner == rank)]
-
-    @property
-    def rank_starts(self) -> NDArray[np.int64]:
-        """Where each rank's rows begin when all ranks' rows stand one after the other, (P + 1,)."""
-        num_ranks = int(self.owner[-1]) + 1
-        return np.append(0, np.cumsum(np.bincount(self.owner, weights=self.num_nodes, minlength=num_ranks))).astype(
-            np.int64
-        )
-
-    @property
-    def chunk_starts(self) -> NDArray[np.int64]:
-        """The same for chunks, (C + 1,)."""
-        return np.append(0, np.cumsum(self.num_nodes))
+# Shapes: N own rows, B nodes of the own block (B = N where pj = 1), H halo rows, E edges
 
 
 @final
@@ -68,130 +43,246 @@ class Placement:
     """What one rank holds.
 
     Args:
-        shard: its rows and all edges that arrive at them.
-        exchange: how halo rows come here.
+        shard: its own rows. `edge_index` and `adjacency` are the edges that it holds.
+        grid: the ranks; halo exchange is a grid of one axis.
+        operators: makes matrices of the edges.
+        sources: how the rows of others come that the shard's edges begin at; None where edges travel.
+        row_ids, column_ids: id of each row and column of the matrices.
+        swap: how features are sliced along j.
         largest_num_rows: the most rows that any rank owns.
-        largest_num_halo: the most halo rows that any rank has.
-        num_nodes: nodes of the whole graph.
-        num_train: training nodes of the whole graph.
+        largest_num_columns: the most columns that the edges of any rank have.
+        num_nodes, num_train: nodes, and training nodes, of the whole graph.
         halo_x: features of the halo rows, (H, F), where they are kept: once the graph has changed.
     """
 
     shard: Shard
-    exchange: RowExchange
+    communicator: Communicator
+    grid: Grid
+    operators: ShardedOperators
+    sources: PlacedAxis | None
+    row_ids: Tensor
+    column_ids: Tensor
+    swap: Swap
     largest_num_rows: int
-    largest_num_halo: int
+    largest_num_columns: int
     num_nodes: int
     num_train: int
     halo_x: Tensor | None = None
 
     @property
-    def communicator(self) -> Communicator:
-        return self.exchange.communicator
+    def block(self) -> BlockOperators:
+        """Makes matrices of edges that stay where they are."""
+        assert isinstance(self.operators, BlockOperators), "where features are whole, edges do not travel"
+        return self.operators
+
+    @property
+    def columns(self) -> PlacedAxis:
+        """How rows for the columns of the matrices are fetched."""
+        return self.block.columns
+
+    @property
+    def rows(self) -> LineAxis:
+        """How partial sums for the rows of the matrices are folded."""
+        return self.block.rows
+
+    @property
+    def exchange(self) -> RowExchange:
+        """Who sends which rows to whom for the shard's edges."""
+        assert isinstance(self.sources, AxisExchange)
+        return self.sources.lists
 
 
-def place(chunks: Sequence[Chunk], chunk_map: ChunkMap, communicator: Communicator) -> Placement:
-    """Returns the placement of this rank, which has read `chunks`, its own by `chunk_map`; all ranks call it together.
+def at_destinations(
+    shard: Shard,
+    exchange: RowExchange,
+    *,
+    largest_num_rows: int,
+    largest_num_columns: int,
+    num_nodes: int,
+    num_train: int,
+    halo_x: Tensor | None = None,
+) -> Placement:
+    """Returns the placement of a shard that has all edges into its rows: halo exchange.
 
-    A rank may have no node at all; it still takes part.
+    Args:
+        exchange: brings the shard's halo rows.
     """
+    communicator, num_rows = exchange.communicator, shard.num_rows
+    line = range(communicator.num_ranks)
+    columns = AxisExchange(exchange, line)
+    weight = shard.edge_weight
+    rows = AxisExchange(RowExchange.of_nothing(communicator, num_rows), line)
+    return Placement(
+        shard=shard,
+        communicator=communicator,
+        grid=Grid(pi=communicator.num_ranks),
+        operators=BlockOperators(shard.adjacency, num_rows, _as_numbers(weight), columns, rows),
+        sources=columns,
+        row_ids=shard.node_ids,
+        column_ids=shard.source_ids,
+        swap=NoSwap(),
+        largest_num_rows=largest_num_rows,
+        largest_num_columns=largest_num_columns,
+        num_nodes=num_nodes,
+        num_train=num_train,
+        halo_x=halo_x,
+    )
+
+
+def place(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    *,
+    is_sparse: bool = True,
+    is_for_symmetric: bool = False,
+    is_staged: bool = False,
+) -> Placement:
+    """Returns the placement of this rank; all ranks call it together. A rank may have no node at all.
+
+    A rank reads the features, labels and masks of its own chunks alone, and of the chunks of its row group the edges
+    that come from its column group: no rank holds the whole graph, unless pi = pk = 1, where every rank has all edges.
+
+    Args:
+        read: opens a chunk by its number.
+        is_sparse: exchange only rows that some edge needs.
+        is_for_symmetric: the backward pass takes the matrix for its own transpose, where edges travel.
+        is_staged: rows travel from rank to rank, one block after the other, so that only two are in memory.
+    """
+    grid, rank = block_map.grid, communicator.rank
+    if block_map.arrangement == "summa" and max(block_map.block_sizes) > LARGEST_GROUP:
+        raise ConfigError(
+            f"In 2d_summa edges travel as numbers of 32 bits within groups of rows, and with pi={grid.pi} a group has "
+            f'{max(block_map.block_sizes)} rows, more than 2^31 - 1. Use grid="2d", whose edges stay, or more ranks.'
+        )
+    own = {number: read(number) for number in block_map.chunks.chunks_of(rank)}
+    chunks = list(own.values())
+
+    def read_once(number: int) -> Chunk:
+        return own[number] if number in own else read(number)
+
+    line = [number for peer in grid.line(rank, "j") for number in block_map.chunks.chunks_of(peer)]
+    line_ids = _join([read_once(number).tensor("node_ids") for number in line])
     with communicator.ledger.phase("setup"):
-        edges = _Edges.of(chunks, chunk_map, communicator.rank)
-        num_owned = edges.num_owned
-        exchange = RowExchange.agree(communicator, edges.wanted, num_owned)
-        node_ids = _join([chunk.tensor("node_ids") for chunk in chunks])
-        halo_ids = exchange.start(node_ids).wait()
+        if block_map.arrangement == "summa":
+            held = _hold_cut_both_ways(read_once, block_map, communicator, line_ids, is_for_symmetric=is_for_symmetric)
+        else:
+            held = _hold_block(read_once, block_map, communicator, line_ids, is_sparse=is_sparse, is_staged=is_staged)
         train_mask = _join([chunk.tensor("train_mask") for chunk in chunks])
-        sizes = torch.tensor([num_owned, exchange.num_received])
-        largest = communicator.all_reduce(sizes, op="max").tolist()
         num_train = communicator.all_reduce(torch.tensor([int(train_mask.sum())]))
-    adjacency, weight = edges.compressed(num_owned + exchange.num_received)
+        largest = communicator.all_reduce(torch.tensor([held.num_columns]), op="max")
+    adjacency = held.operators.adjacency
     shard = Shard(
         x=_join([chunk.features() for chunk in chunks]),
         y=_join([chunk.tensor("y") for chunk in chunks]),
         edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
         adjacency=adjacency,
-        node_ids=node_ids,
-        num_owned=num_owned,
+        node_ids=_join([chunk.tensor("node_ids") for chunk in chunks]),
+        num_owned=block_map.own_sizes[rank],
         train_mask=train_mask,
         val_mask=_join([chunk.tensor("val_mask") for chunk in chunks]),
         test_mask=_join([chunk.tensor("test_mask") for chunk in chunks]),
-        edge_weight=weight,
-        halo_ids=halo_ids,
+        edge_weight=held.weight,
+        halo_ids=held.column_ids[len(line_ids) :],
     )
     return Placement(
         shard=shard,
-        exchange=exchange,
-        largest_num_rows=largest[0],
-        largest_num_halo=largest[1],
-        num_nodes=int(chunk_map.num_nodes.sum()),
+        communicator=communicator,
+        grid=grid,
+        operators=held.operators,
+        sources=held.sources,
+        row_ids=held.row_ids,
+        column_ids=held.column_ids,
+        swap=SwapExchange(communicator, grid, block_map.own_sizes) if grid.pj > 1 else NoSwap(),
+        largest_num_rows=max(block_map.own_sizes),
+        largest_num_columns=int(largest),
+        num_nodes=sum(block_map.own_sizes),
         num_train=int(num_train),
     )
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Edges:
-    """The edges that arrive at a rank's rows.
+class _Held:
+    """The edges of a rank, and the ids of their ends."""
 
-    Args:
-        sources: numbered as columns: owned rows first, then halo rows, (E,).
-        destinations: owned rows, (E,).
-        weight: of each edge, or None.
-        wanted: for each rank, the numbers it gives to the rows that are halo here.
-    """
-
-    num_owned: int
-    sources: NDArray[np.int64]
-    destinations: NDArray[np.int64]
+    operators: ShardedOperators
+    sources: PlacedAxis | None
     weight: Tensor | None
-    wanted: list[Tensor]
-
-    @staticmethod
-    def of(chunks: Sequence[Chunk], chunk_map: ChunkMap, rank: int) -> "_Edges":
-        rank_starts, chunk_starts = chunk_map.rank_starts, chunk_map.chunk_starts
-        first, end = int(rank_starts[rank]), int(rank_starts[rank + 1])
-        # Sources by their place when all ranks' rows stand one after the other.
-        places: list[NDArray[Any]] = [np.empty(0, np.int64)]
-        destinations: list[NDArray[Any]] = [np.empty(0, np.int64)]
-        weights: list[Tensor] = []
-        for chunk in chunks:
-            start = chunk_starts[chunk.number]
-            source_chunk = np.repeat(np.arange(len(chunk_map.owner)), np.diff(chunk.bridge_ptr))
-            places += [chunk.intra_indices + start, chunk.bridge_src + chunk_starts[source_chunk]]
-            intra_rows = np.repeat(np.arange(chunk.num_nodes), np.diff(chunk.intra_indptr))
-            destinations += [intra_rows + (start - first), chunk.bridge_dst + (start - first)]
-            if chunk.has_weights:
-                weights += [chunk.tensor("intra_weight"), chunk.tensor("bridge_weight")]
-        place = np.concatenate(places)
-        is_remote = (place < first) | (place >= end)
-        # Marked in a table of all nodes: cheaper than sorting the edges, and the halo comes out grouped by owner.
-        is_halo = np.zeros(rank_starts[-1], bool)
-        is_halo[place[is_remote]] = True
-        halo = np.flatnonzero(is_halo)
-        column = np.cumsum(is_halo) + (end - first - 1)
-        return _Edges(
-            num_owned=end - first,
-            sources=np.where(is_remote, column[place], place - first),
-            destinations=np.concatenate(destinations),
-            weight=torch.cat(weights) if weights else None,
-            wanted=by_owner(halo, rank_starts),
-        )
-
-    def compressed(self, num_columns: int) -> tuple[Adjacency, Tensor | None]:
-        """Returns the edges by destination and source, and their weights in that order."""
-        indptr, indices, order = compress_edges(self.sources, self.destinations, self.num_owned, num_columns)
-        weight = None if self.weight is None else self.weight[torch.from_numpy(order.astype(np.int64))]
-        return Adjacency(indptr, indices, num_columns), weight
+    row_ids: Tensor
+    column_ids: Tensor
+    num_columns: int
 
 
-def by_owner(places: NDArray[np.int64], rank_starts: NDArray[np.int64]) -> list[Tensor]:
-    """Returns, for each rank, the numbers that it gives to those of `places`, which rise, that are its."""
-    ends = np.searchsorted(places, rank_starts)
-    return [
-        torch.from_numpy(places[first:end] - start)
-        for first, end, start in zip(ends[:-1], ends[1:], rank_starts[:-1], strict=True)
-    ]
+def _hold_block(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    line_ids: Tensor,
+    *,
+    is_sparse: bool,
+    is_staged: bool,
+) -> _Held:
+    block = read_block(read, block_map, communicator.rank, is_sparse=is_sparse)
+    columns, rows = _axes(block, block_map, communicator, is_sparse=is_sparse)
+    column_ids, row_ids = (torch.cat([line_ids, _gather_ids(axis, line_ids)]) for axis in (columns, rows))
+    operators = BlockOperators(block.adjacency, block.num_own, _as_numbers(block.weight), columns, rows, is_staged)
+    return _Held(operators, columns, block.weight, row_ids, column_ids, block.adjacency.num_columns)
+
+
+def _hold_cut_both_ways(
+    read: Callable[[int], Chunk],
+    block_map: BlockMap,
+    communicator: Communicator,
+    line_ids: Tensor,
+    *,
+    is_for_symmetric: bool,
+) -> _Held:
+    grid, mine = block_map.grid, block_map.grid.place_of(communicator.rank)
+    if is_for_symmetric:
+        check_symmetric(edges_of_block(read, block_map, communicator.rank), communicator)
+    block, weight = read_tile(read, block_map, row=mine.i, column=mine.j)
+    mate, mate_weight = (None, None) if is_for_symmetric else read_tile(read, block_map, row=mine.j, column=mine.i)
+    column_ids = _join([read(number).tensor("node_ids") for number in block_map.chunks_where(lambda p: p.i == mine.j)])
+    sizes = communicator.all_gather(torch.tensor([block.num_edges, 0 if mate is None else mate.num_edges]))
+    operators = SummaOperators(
+        adjacency=block,
+        mate=mate,
+        weights=_as_numbers(weight),
+        mate_weights=_as_numbers(mate_weight),
+        ids=(line_ids, column_ids),
+        is_on_diagonal=mine.i == mine.j,
+        axes=SummaAxes.of(communicator, grid, block_map.block_sizes, sizes.numpy()),
+    )
+    num_columns = int(block_map.chunks.rank_starts[-1])
+    # The shard's edges are those from one column group: the ids of that one.
+    return _Held(operators, None, weight, line_ids, torch.cat([line_ids, column_ids]), num_columns)
+
+
+def _axes(
+    block: Block, block_map: BlockMap, communicator: Communicator, *, is_sparse: bool
+) -> tuple[PlacedAxis, AxisExchange]:
+    """Returns how rows for columns are gathered, along i, and how sums for rows are scattered, along k."""
+    grid, rank, blocks = block_map.grid, communicator.rank, block_map.blocks
+
+    def along(axis: Literal["i", "k"], others: NDArray[np.int64]) -> AxisExchange:
+        if not is_sparse:
+            return AxisExchange.dense(communicator, grid, axis, block_map.block_sizes)
+        wanted = wanted_of_line(grid, rank, axis, others, blocks)
+        return AxisExchange.sparse(communicator, wanted, block.num_own, grid.line(rank, axis))
+
+    if block_map.arrangement == "replicated":
+        columns = ReplicatedAxis.of(communicator, block_map, block.other_columns, is_sparse=is_sparse)
+        return columns, along("k", block.other_rows)
+    return along("i", block.other_columns), along("k", block.other_rows)
+
+
+def _gather_ids(axis: Axis, ids: Tensor) -> Tensor:
+    return axis.start_expand(ids.unsqueeze(1), 1).wait().squeeze(1)
+
+
+def _as_numbers(weight: Tensor | None) -> FloatArray | None:
+    return None if weight is None else weight.detach().double().numpy()
 
 
 def _join(pieces: list[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a matrix on a grid is: products forward and backward, and what makes them. Members: operator.py and summa.py."""
+"""A matrix on ranks: products forward and backward, and the factory of matrices. Members: operator.py, summa.py."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from laconic.sharded.position import Position
 # Shapes: N rows of the own block, F features
 
 
-class GridMatrix(ABC):
-    """A fixed sparse matrix, cut over a grid of ranks, as one of them sees it."""
+class ShardedMatrix(ABC):
+    """A fixed sparse matrix, cut over ranks, as one of them sees it."""
 
     @property
     @abstractmethod
-    def transposed(self) -> "GridMatrix":
+    def transposed(self) -> "ShardedMatrix":
         """The transposed matrix: what were rows are columns."""
 
     @abstractmethod
@@ -34,7 +34,7 @@ class GridMatrix(ABC):
         """
 
     @abstractmethod
-    def dropped(self, probability: float, key: np.uint64, row_ids: Tensor, column_ids: Tensor) -> "GridMatrix":
+    def dropped(self, probability: float, key: np.uint64, row_ids: Tensor, column_ids: Tensor) -> "ShardedMatrix":
         """Returns the matrix with a share of its entries zeroed and the rest scaled up; keyed as edges.
 
         Args:
@@ -42,28 +42,28 @@ class GridMatrix(ABC):
         """
 
 
-class GridOperators(ABC):
+class ShardedOperators(ABC):
     """Makes matrices of the edges of a rank; every method is called by all ranks together."""
 
     adjacency: Adjacency
 
     @abstractmethod
-    def of(self, aggregation: Linear) -> GridMatrix:
+    def of(self, aggregation: Linear) -> ShardedMatrix:
         """Returns the matrix of an aggregation, normalised by the degrees of the whole graph."""
 
     @abstractmethod
-    def booked(self, adjacency: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "GridOperators":
+    def booked(self, adjacency: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "ShardedOperators":
         """Returns the same for a block of own rows and columns alone, which books what this one would move."""
 
 
-def grid_product(matrix: GridMatrix, x: Tensor, widest: int, ledger: Ledger, position: Position) -> Tensor:
+def sharded_product(matrix: ShardedMatrix, x: Tensor, widest: int, ledger: Ledger, position: Position) -> Tensor:
     """Returns M x, differentiable in x; booked at `position`."""
     return _product(x, matrix, widest, ledger, position)
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: GridMatrix, widest: int, ledger: Ledger, position: Position) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: ShardedMatrix, widest: int, ledger: Ledger, position: Position) -> Tensor:
         ctx.step = (matrix, widest, ledger, position)
         with position.booked(ledger):
             return matrix.multiply(x, widest)

@@ -1,67 +1,89 @@
-"""A layer's linear part as one autograd function, M x W^T + x V^T + b: what needs no other rank runs while rows travel.
+"""A layer's linear part as one autograd function: work that needs no other rank runs while rows and sums travel.
 
-Left alone, autograd makes weight gradients before a message leaves, or after it has come. Here what is sent is made
-first, forward and backward, and then what needs nothing from others.
+    project_after     out = (M x) W^T + x V^T + b     rows of x travel: the layer does not become narrower
+    project_before    out = M (x W^T) + x V^T + b     rows of x W^T travel: the layer becomes narrower
+
+Left alone, autograd makes weight gradients before a message leaves, or after it has come. Here messages leave first,
+forward and backward, and x V^T and the weight gradients are made while they travel.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from laconic.sharded.operator import SplitOperator, split_product
+from laconic.comm.ledger import Ledger
+from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.position import Position
+from laconic.sharded.product import sharded_product
 
 # Shapes: N owned rows, x (N, in), W and V (out, in), b (out,)
 Gradients = tuple[Tensor | None, ...]
 
 
-def project_after(
-    operator: SplitOperator, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None, position: Position
-) -> Tensor:
-    """Returns (M x) W^T + x V^T + b, with x exchanged: for a layer that does not become narrower.
+@final
+@dataclass(frozen=True, eq=False)
+class Exchanging:
+    """The matrix of a layer, and where in a step its rows travel."""
+
+    operator: ShardedOperator
+    ledger: Ledger
+    position: Position
+
+    def multiply(self, x: Tensor, meanwhile: Callable[[Tensor], None]) -> Tensor:
+        """Returns M x; `meanwhile` is called with the part of M x that is known before others' rows are here."""
+        with self.position.booked(self.ledger):
+            return self.operator.multiply_while(x, x.shape[1], meanwhile)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Returns M x, differentiable in x."""
+        return sharded_product(self.operator, x, x.shape[1], self.ledger, self.position)
+
+    @property
+    def transposed(self) -> "Exchanging":
+        """The backward pass: M^T, whose rows travel the other way."""
+        return Exchanging(self.operator.transposed, self.ledger, self.position.backward)
+
+
+def project_after(matrix: Exchanging, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None) -> Tensor:
+    """Returns (M x) W^T + x V^T + b.
 
     Args:
-        operator: M.
+        matrix: M.
         weight, bias, own: W, b and V.
     """
-    return _after(x, weight, bias, own, operator, position)
+    return _after(x, weight, bias, own, matrix)
 
 
-def project_before(
-    operator: SplitOperator, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None, position: Position
-) -> Tensor:
-    """Returns M (x W^T) + x V^T + b, with x W^T exchanged: for a layer that becomes narrower."""
-    return _before(x, weight, bias, own, operator, position)
+def project_before(matrix: Exchanging, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None) -> Tensor:
+    """Returns M (x W^T) + x V^T + b."""
+    return _before(x, weight, bias, own, matrix)
 
 
 class _After(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        own: Tensor | None,
-        operator: SplitOperator,
-        position: Position,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None, matrix: Exchanging
     ) -> Tensor:
-        ctx.operator, ctx.position = operator, position
-        with position.booked(operator.exchange.communicator.ledger):
-            halo = operator.exchange.start(x)
-        out = None if own is None else F.linear(x, own, bias)
-        local = operator.local.multiply(x)
-        aggregated = operator.remote.multiply(halo.wait(), add_to=local)
+        projected: list[Tensor] = []
+
+        def meanwhile(known: Tensor) -> None:
+            if own is not None:
+                projected.append(F.linear(x, own, bias))
+
+        aggregated = matrix.multiply(x, meanwhile)
+        ctx.matrix = matrix
         ctx.save_for_backward(x, weight, own, aggregated)
-        return F.linear(aggregated, weight, bias) if out is None else out.addmm_(aggregated, weight.t())
+        return projected[0].addmm_(aggregated, weight.t()) if projected else F.linear(aggregated, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
         (x, weight, own, aggregated), grad = ctx.saved_tensors, grads[0]
         if torch.is_grad_enabled():
-            aggregated = split_product(ctx.operator, x, ctx.position)
+            aggregated = ctx.matrix.product(x)
         needs_x, needs_weight, needs_bias, needs_own = ctx.needs_input_grad[:4]
 
         def rest() -> tuple[Tensor | None, Gradients]:
@@ -75,33 +97,26 @@ class _After(torch.autograd.Function):
             )
 
         if not needs_x:
-            return (None, *rest()[1], None, None)
-        grad_x, (from_own, others) = _back(ctx, grad @ weight, rest)
-        return (grad_x if from_own is None else _add(grad_x, from_own), *others, None, None)
+            return (None, *rest()[1], None)
+        grad_x, (from_own, others) = _back(ctx.matrix, grad @ weight, rest)
+        return (grad_x if from_own is None else _add(grad_x, from_own), *others, None)
 
 
 class _Before(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        own: Tensor | None,
-        operator: SplitOperator,
-        position: Position,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None, matrix: Exchanging
     ) -> Tensor:
-        ctx.operator, ctx.position = operator, position
+        ctx.matrix = matrix
         ctx.save_for_backward(x, weight, own)
-        projected = F.linear(x, weight)
-        with position.booked(operator.exchange.communicator.ledger):
-            halo = operator.exchange.start(projected)
-        out = operator.local.multiply(projected)
-        if own is not None:
-            out.addmm_(x, own.t())
-        if bias is not None:
-            out.add_(bias)
-        return operator.remote.multiply(halo.wait(), add_to=out)
+
+        def meanwhile(known: Tensor) -> None:
+            if own is not None:
+                known.addmm_(x, own.t())
+            if bias is not None:
+                known.add_(bias)
+
+        return matrix.multiply(F.linear(x, weight), meanwhile)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
@@ -117,24 +132,22 @@ class _Before(torch.autograd.Function):
 
         if not needs_x and not needs_weight:
             _, grad_bias, grad_own = rest()
-            return None, None, grad_bias, grad_own, None, None
-        grad_projected, (grad_x, grad_bias, grad_own) = _back(ctx, grad, rest)
+            return None, None, grad_bias, grad_own, None
+        grad_projected, (grad_x, grad_bias, grad_own) = _back(ctx.matrix, grad, rest)
         if needs_x:
             grad_x = grad_projected @ weight if grad_x is None else _add_product(grad_x, grad_projected, weight)
         grad_weight = grad_projected.t() @ x if needs_weight else None
-        return grad_x, grad_weight, grad_bias, grad_own, None, None
+        return grad_x, grad_weight, grad_bias, grad_own, None
 
 
-def _back(ctx: Any, grad: Tensor, rest: Callable[[], Any]) -> tuple[Tensor, Any]:
-    """Returns M^T grad, and what `rest` returns, which runs while rows travel."""
-    operator, position = ctx.operator, ctx.position.backward
+def _back(matrix: Exchanging, grad: Tensor, rest: Callable[[], Any]) -> tuple[Tensor, Any]:
+    """Returns M^T grad, and the result of `rest`, which runs while rows travel."""
     if torch.is_grad_enabled():
         # Someone will differentiate once more.
-        return split_product(operator, grad, position, is_transposed=True), rest()
-    with position.booked(operator.exchange.communicator.ledger):
-        back = operator.start_transposed(grad)
-    meanwhile = rest()
-    return operator.finish_transposed(grad, back), meanwhile
+        return matrix.transposed.product(grad), rest()
+    meanwhile: list[Any] = []
+    product = matrix.transposed.multiply(grad, lambda known: meanwhile.append(rest()))
+    return product, meanwhile[0]
 
 
 def _add(into: Tensor, values: Tensor) -> Tensor:

@@ -1,13 +1,12 @@
-"""What an epoch will cost, known before it: the model is run on a handful of rows that talk to nobody.
+"""What an epoch will cost, known before it: the model runs on three rows, whose exchanges are booked at full size.
 
-Every exchange of a step is the same for few rows as for many, but for the number of rows: so the step is rehearsed with
-one row for each rank that there is traffic with, and its all-to-alls are counted again with the real numbers of rows.
-What is remembered from step to step is decided by the real sizes.
+The bytes of every exchange follow from the width of its rows and from lists that are known. So the step is rehearsed on
+a graph of three nodes, with axes that move nothing and book what they would move. Inputs whose aggregation is kept from
+step to step are told by the real sizes.
 """
 
 import dataclasses
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -15,73 +14,59 @@ from torch import nn
 
 from laconic.attach import attach, detached_copy
 from laconic.attach.forward import run_model
-from laconic.comm.communicator import Communicator, Splits
-from laconic.comm.exchange import RowExchange
-from laconic.comm.ledger import PHASES, Ledger
-from laconic.comm.schedules import Measured
+from laconic.comm.communicator import Communicator
+from laconic.comm.ledger import Ledger
 from laconic.comm.transport.silent import SilentTransport
 from laconic.gradients.shared import SharedGradients
 from laconic.graph import Adjacency, Shard
 from laconic.records import LedgerRecord
-from laconic.sharded.aggregator import HaloAggregator
-from laconic.sharded.coder import Exchanged, RatePlan, Recorder
+from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.booked import BookedCoder
+from laconic.sharded.coder import ProductCoder
+from laconic.sharded.cut import Cut
 from laconic.sharded.placement import Placement
+from laconic.sharded.rates import Exchanged
 
 _NUM_ROWS = 3
 
 
-@final
-@dataclass(frozen=True)
-class Rehearsal:
-    """What a step will say to other ranks.
+def rehearse(
+    model: nn.Module,
+    placement: Placement,
+    epoch: int = 1,
+    make_coder: Callable[[Ledger], ProductCoder] | None = None,
+) -> list[LedgerRecord]:
+    """Returns what this rank will send and receive, as its ledger will count it.
 
-    Args:
-        records: what this rank will send and receive if all rows go as they are, as its ledger will count it. Rows of
-            epoch 0 are what the first step costs once (phase "setup"); rows of epoch 1 are what every epoch with one
-            training step and one evaluation costs, the counting of scores excepted.
-        exchanges: those of one training step, in order.
-    """
-
-    records: list[LedgerRecord]
-    exchanges: list[Exchanged]
-
-    def coded(self, plan: RatePlan, epoch: int, measured: tuple[Measured, ...], rank: int) -> list[LedgerRecord]:
-        """Returns the records with the messages of an epoch coded as planned; of codecs without a fixed size, the most.
-
-        Rows of epoch 1 become rows of `epoch`.
-        """
-        ledger = Ledger(rank)
-        rates = {one.layer: plan.rates(epoch, one.layer, measured) for one in self.exchanges}
-        for one in self.exchanges:
-            with ledger.phase(one.direction, layer=one.layer):
-                one.count(ledger, plan.codec, plan.counts, rates[one.layer], plan.new)
-        kept = [row for row in self.records if row.operation != "all_to_all" or row.phase in ("setup", "evaluation")]
-        rows = [dataclasses.replace(row, epoch=epoch) if row.epoch else row for row in kept]
-        return sorted([*rows, *ledger.take(epoch)], key=_order)
-
-
-def _order(row: LedgerRecord) -> tuple[int, int, int, str, str]:
-    return row.epoch, PHASES.index(row.phase), row.layer, row.operation, row.direction
-
-
-def rehearse(model: nn.Module, placement: Placement) -> Rehearsal:
-    """Runs a step and an evaluation of few rows.
+    Rows of epoch 0 are what the first step costs once (phase "setup"); the others, labelled `epoch`, are what every
+    epoch with one training step and one evaluation costs, the counting of scores excepted.
 
     Args:
         model: attached or not; it is copied and stays as it is.
+        make_coder: returns what books coded products in a ledger; by default rows go as they are.
     """
-    stage = stage_of(placement)
+    stage = _stage(placement)
     actor = detached_copy(model)
-    recorder = Recorder(stage.exchange)
     with torch.random.fork_rng(devices=[]):
-        attach(actor, stage.shard, aggregator=HaloAggregator(stage, recorder))
         ledger = stage.communicator.ledger
+        coder = None if make_coder is None else make_coder(ledger)
+        attach(actor, stage.shard, aggregator=ShardedAggregator(stage, coder))
         act(actor, SharedGradients(actor, stage.communicator), stage)
         once = [row for row in ledger.take(0) if row.phase == "setup"]
-        recorder.exchanges.clear()
         act(actor, SharedGradients(actor, stage.communicator), stage)
-        records = [to_scale(row, stage, placement) for row in [*once, *ledger.take(1)]]
-        return Rehearsal(records, recorder.exchanges)
+        return [*once, *ledger.take(epoch)]
+
+
+def exchanges_of_step(model: nn.Module, placement: Placement, cut: Cut) -> list[Exchanged]:
+    """Returns the exchanges of one training step, in order."""
+    coders: list[BookedCoder] = []
+
+    def noting(ledger: Ledger) -> BookedCoder:
+        coders.append(BookedCoder(cut, ledger, None))
+        return coders[0]
+
+    rehearse(model, placement, 1, noting)
+    return coders[0].exchanges
 
 
 def act(actor: nn.Module, gradients: SharedGradients, stage: Placement) -> None:
@@ -95,19 +80,9 @@ def act(actor: nn.Module, gradients: SharedGradients, stage: Placement) -> None:
         run_model(actor, stage.shard)
 
 
-def stage_of(placement: Placement) -> Placement:
-    """Returns a placement of a few rows, with one halo row from each rank that has some for us."""
-    shard, real = placement.shard, placement.exchange.splits
-    communicator = placement.communicator
-    send = tuple(int(size > 0) for size in real.send)
-    receive = tuple(int(size > 0) for size in real.receive)
-    num_halo = sum(receive)
-    stage = stage_shard(shard, num_halo)
-    silent = Communicator(SilentTransport(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
-    send_rows = torch.zeros(sum(send), dtype=torch.int64)
-    exchange = RowExchange(silent, send_rows, Splits(send, receive, largest=1), _NUM_ROWS)
-    halo_x = None if placement.halo_x is None else stage.x.new_ones(num_halo, stage.x.shape[1])
-    return dataclasses.replace(placement, shard=stage, exchange=exchange, halo_x=halo_x)
+def silent(communicator: Communicator) -> Communicator:
+    """Returns a communicator of the same rank that moves nothing, with a ledger of its own."""
+    return Communicator(SilentTransport(communicator.rank, communicator.num_ranks), Ledger(communicator.rank))
 
 
 def stage_shard(shard: Shard, num_halo: int) -> Shard:
@@ -133,13 +108,20 @@ def stage_shard(shard: Shard, num_halo: int) -> Shard:
     )
 
 
-def to_scale(row: LedgerRecord, stage: Placement, placement: Placement) -> LedgerRecord:
-    if row.operation != "all_to_all":
-        return row
-    # Forward, rows go the way of the splits, backward the other way; few and real ones alike.
-    is_sent = (row.direction == "sent") != (row.phase == "backward")
-    few, real = stage.exchange.splits, placement.exchange.splits
-    ratio = (sum(real.send), sum(few.send)) if is_sent else (sum(real.receive), sum(few.receive))
-    num_bytes, rest = divmod(row.num_bytes * ratio[0], ratio[1])
-    assert rest == 0, "each rank's part of the rehearsal is one row"
-    return dataclasses.replace(row, num_bytes=num_bytes)
+def _stage(placement: Placement) -> Placement:
+    """Returns a placement of three nodes, all connected, whose axes book what the real ones would move."""
+    communicator = silent(placement.communicator)
+    stage, ledger = stage_shard(placement.shard, num_halo=0), communicator.ledger
+    weights = None if stage.edge_weight is None else stage.edge_weight.double().numpy()
+    ids = torch.arange(stage.num_rows)
+    return dataclasses.replace(
+        placement,
+        shard=stage,
+        communicator=communicator,
+        operators=placement.operators.booked(stage.adjacency, weights, ledger),
+        sources=None if placement.sources is None else placement.sources.booked(ledger),
+        row_ids=ids,
+        column_ids=ids,
+        swap=placement.swap.booked(ledger),
+        halo_x=None if placement.halo_x is None else stage.x[:0],
+    )

@@ -28,7 +28,7 @@ from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.compress import compress_edges
 from laconic.sharded.axis import Arrival, AxisExchange, LineAxis
-from laconic.sharded.product import GridMatrix, GridOperators
+from laconic.sharded.product import ShardedMatrix, ShardedOperators
 
 # Shapes: N rows of the own group, M of all others, E edges of the tile, W features of a slice
 
@@ -118,7 +118,7 @@ class SummaAxes:
 
 @final
 @dataclass(frozen=True, eq=False)
-class SummaMatrix(GridMatrix):
+class SummaMatrix(ShardedMatrix):
     """One rank's tile of a matrix.
 
     Args:
@@ -173,7 +173,7 @@ class SummaMatrix(GridMatrix):
 
 @final
 @dataclass(frozen=True, eq=False)
-class SummaOperators(GridOperators):
+class SummaOperators(ShardedOperators):
     """Makes matrices of a tile of edges.
 
     Args:

@@ -17,7 +17,7 @@ from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Grid, all_grids
 from laconic.sharded.axis import wanted_of_line
 from laconic.sharded.block import BlockMap, edges_of_block
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
 from laconic.store import Chunk
 
 # Shapes: N own rows, P ranks

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
+from laconic.comm.ledger import Ledger
 from laconic.comm.splits import Splits
 from laconic.errors import UnsupportedModelError
+from laconic.sharded.axis import book
 
 # Shapes: N own rows, B rows of the line's block, F features, W = about F / pj
 
@@ -62,6 +64,10 @@ class Swap(ABC):
     def join(self, rows: Tensor, width: int) -> Tensor:
         """Returns the own rows in full width, (N, F), of slices (B, W)."""
 
+    @abstractmethod
+    def booked(self, ledger: Ledger) -> "Swap":
+        """Returns a swap that moves nothing and books in `ledger` what this one would move."""
+
 
 @final
 class NoSwap(Swap):
@@ -72,6 +78,9 @@ class NoSwap(Swap):
 
     def join(self, rows: Tensor, width: int) -> Tensor:
         return rows
+
+    def booked(self, ledger: Ledger) -> "NoSwap":
+        return self
 
 
 @final
@@ -105,3 +114,32 @@ class SwapExchange(Swap):
             [piece.view(num_own, end - first) for piece, first, end in zip(pieces, bounds, bounds[1:], strict=False)],
             dim=1,
         )
+
+    def booked(self, ledger: Ledger) -> "BookedSwap":
+        return BookedSwap(self._grid, self._sizes, ledger)
+
+
+@final
+class BookedSwap(Swap):
+    """Books what a swap moves, and takes the own rows' slice for that of all."""
+
+    def __init__(self, grid: Grid, sizes: list[int], ledger: Ledger) -> None:
+        self._grid = grid
+        self._sizes = sizes
+        self._ledger = ledger
+
+    def split(self, x: Tensor) -> Tensor:
+        check_width(x.shape[1], self._grid.pj)
+        book(self._ledger, self._splits(x.shape[1]), x.itemsize)
+        bounds, mine = slice_bounds(x.shape[1], self._grid.pj), self._grid.place_of(self._ledger.rank).j
+        return x[:, bounds[mine] : bounds[mine + 1]].contiguous()
+
+    def join(self, rows: Tensor, width: int) -> Tensor:
+        book(self._ledger, self._splits(width).reversed, rows.itemsize)
+        return rows.new_ones(len(rows), width)
+
+    def booked(self, ledger: Ledger) -> "BookedSwap":
+        return BookedSwap(self._grid, self._sizes, ledger)
+
+    def _splits(self, width: int) -> Splits:
+        return swap_splits(self._grid, self._ledger.rank, self._sizes, width)

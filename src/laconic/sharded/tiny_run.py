@@ -17,8 +17,10 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
 from laconic.graph import Graph, Shard
-from laconic.sharded.aggregator import HaloAggregator
-from laconic.sharded.placement import ChunkMap, place
+from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.block import BlockMap
+from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.placement import place
 from laconic.store import chunk_in_memory
 
 NUM_NODES = 12
@@ -125,10 +127,10 @@ def run_shared(model: nn.Module, graph: Graph, runs: list[TinyRun]) -> list[Tiny
 
     def run(transport: Transport) -> TinyRun:
         communicator = Communicator(transport, Ledger(transport.rank))
-        chunk = chunk_in_memory(graph, parts, _NUM_RANKS, transport.rank)
-        placement = place([chunk], ChunkMap.even(np.bincount(parts).tolist(), _NUM_RANKS), communicator)
+        block_map = BlockMap.one_axis(ChunkMap.even(np.bincount(parts).tolist(), _NUM_RANKS))
+        placement = place(lambda number: chunk_in_memory(graph, parts, _NUM_RANKS, number), block_map, communicator)
         mine = copy.deepcopy(model)
-        attach(mine, placement.shard, aggregator=HaloAggregator(placement))
+        attach(mine, placement.shard, aggregator=ShardedAggregator(placement))
         return runs[transport.rank].run(mine, placement.shard)
 
     # Long: on a busy machine the first run waits for kernels to be compiled.

@@ -17,12 +17,11 @@ from laconic.comm.splits import Splits
 from laconic.comm.transport.local import LocalTransport
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Graph, Shard
+from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.axis import Arrival, BookedAxis, PlacedAxis
-from laconic.sharded.block import Quarters
 from laconic.sharded.check import check_convolutions
-from laconic.sharded.grid_aggregator import GridAggregator
-from laconic.sharded.grid_placement import GridPlacement
 from laconic.sharded.normalize import BlockOperators
+from laconic.sharded.placement import Placement
 from laconic.sharded.swap import NoSwap
 
 _NUM_NODES = 3
@@ -115,14 +114,14 @@ class _NotingAxis(PlacedAxis):
         return Arrived(rows.new_empty(0, rows.shape[1]))
 
 
-def _noted_widths(model: nn.Module, placement: GridPlacement) -> tuple[list[int], list[int]]:
+def _noted_widths(model: nn.Module, placement: Placement) -> tuple[list[int], list[int]]:
     """Returns the widths of what is exchanged in the first epoch alone, and in every one."""
     axis = placement.columns
     assert isinstance(axis, _NotingAxis)
     actor = detached_copy(model)
     found = []
     with torch.random.fork_rng(devices=[]):
-        attach(actor, placement.shard, aggregator=GridAggregator(placement))
+        attach(actor, placement.shard, aggregator=ShardedAggregator(placement))
         for _ in range(2):
             axis.widths = []
             torch.autograd.backward(run_model(actor.train(), placement.shard).sum())
@@ -136,7 +135,7 @@ def _noted_widths(model: nn.Module, placement: GridPlacement) -> tuple[list[int]
     return once, second
 
 
-def _stage(num_features: int, dtype: torch.dtype, *, is_weighted: bool) -> GridPlacement:
+def _stage(num_features: int, dtype: torch.dtype, *, is_weighted: bool) -> Placement:
     train, val, test = torch.eye(_NUM_NODES, dtype=torch.bool)
     edges = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])
     graph = Graph(
@@ -155,14 +154,14 @@ def _stage(num_features: int, dtype: torch.dtype, *, is_weighted: bool) -> GridP
     adjacency = shard.adjacency
     weights = None if shard.edge_weight is None else shard.edge_weight.double().numpy()
     nothing = BookedAxis(Splits((0,), (0,), 0), communicator.ledger)
-    quarters = Quarters.of(adjacency, _NUM_NODES)
+    noting = _NotingAxis()
     ids = torch.arange(_NUM_NODES)
-    return GridPlacement(
+    return Placement(
         shard=shard,
         communicator=communicator,
         grid=Grid(),
-        own_sizes=[_NUM_NODES],
-        operators=BlockOperators(adjacency, quarters, _NUM_NODES, weights, _NotingAxis(), nothing),
+        operators=BlockOperators(adjacency, _NUM_NODES, weights, noting, nothing),
+        sources=noting,
         row_ids=ids,
         column_ids=ids,
         swap=NoSwap(),

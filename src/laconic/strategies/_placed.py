@@ -3,51 +3,48 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
 from laconic.attach import Attachment, attach
-from laconic.attach.aggregator import Aggregator
+from laconic.comm.codecs import Codec, parse_codec
+from laconic.comm.codecs.identity import Identity
+from laconic.comm.schedules import Schedule, parse_schedule
 from laconic.gradients.first_weights import copy_from_first
 from laconic.gradients.shared import SharedGradients
 from laconic.graph import Shard
-from laconic.sharded.grid_placement import GridPlacement
+from laconic.records import LedgerRecord
+from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.booked import BookedCoder
+from laconic.sharded.coder import ExchangeCoder
+from laconic.sharded.cut import Cut
 from laconic.sharded.placement import Placement
+from laconic.sharded.rates import Exchanged, RatePlan, costs_of
+from laconic.sharded.rehearsal import exchanges_of_step, rehearse
 from laconic.strategies._checks import check_only_model
 from laconic.strategies.base import Strategy
 
-Holding = TypeVar("Holding", Placement, GridPlacement)
-
-
-class RunCoder(Protocol):
-    """Codes the messages of a run, and has to be remembered with it."""
-
-    def start_epoch(self, epoch: int, step: int) -> None: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def load_state(self, state: dict[str, Any]) -> None: ...
-
-    def tensors(self) -> dict[str, Tensor]: ...
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None: ...
-
-
-Coding = TypeVar("Coding", bound=RunCoder)
-
 
 @dataclass(eq=False)
-class PlacedStrategy(Strategy, Generic[Holding, Coding]):
+class PlacedStrategy(Strategy):
     """Ranks hold a placement each, and share losses and gradients; messages may be coded."""
 
-    _placement: Holding | None = field(default=None, init=False, repr=False)
+    _placement: Placement | None = field(default=None, init=False, repr=False)
     _attachment: Attachment | None = field(default=None, init=False, repr=False)
     _gradients: SharedGradients | None = field(default=None, init=False, repr=False)
-    _coder: Coding | None = field(default=None, init=False, repr=False)
+    _coder: ExchangeCoder | None = field(default=None, init=False, repr=False)
+    _aggregator: ShardedAggregator | None = field(default=None, init=False, repr=False)
+    # What lies between ranks, where messages are coded.
+    _cut: Cut | None = field(default=None, init=False, repr=False)
 
     @property
-    def placement(self) -> Holding:
+    @abstractmethod
+    def coding(self) -> tuple[str, str]:
+        """The specs of the codec and of the schedule."""
+
+    @property
+    def placement(self) -> Placement:
         """What this rank holds."""
         assert self._placement is not None, "place comes first"
         return self._placement
@@ -66,8 +63,13 @@ class PlacedStrategy(Strategy, Generic[Holding, Coding]):
         check_only_model(self._gradients is None, placement.communicator)
         copy_from_first(model, placement.communicator)
         self._gradients = SharedGradients(model, placement.communicator)
-        self._coder = self._build_coder(model, seed, self._gradients)
-        self._attachment = attach(model, shard, seed=seed, aggregator=self._build_aggregator())
+        if self._cut is not None:
+            exchanges = exchanges_of_step(model, placement, self._cut)
+            plan = self._rate_plan(model, self._cut, exchanges)
+            plan.check(exchanges)
+            self._coder = ExchangeCoder(placement, self._cut, plan, seed, self._gradients)
+        self._aggregator = ShardedAggregator(placement, self._coder)
+        self._attachment = attach(model, shard, seed=seed, aggregator=self._aggregator)
         if placement.communicator.num_ranks > 1:
             self._attachment.call_before_gradients(self._gradients.shared_pass.check)
         return self._attachment
@@ -97,10 +99,45 @@ class PlacedStrategy(Strategy, Generic[Holding, Coding]):
         if self._coder is not None:
             self._coder.load_tensors(tensors)
 
-    @abstractmethod
-    def _build_coder(self, model: nn.Module, seed: int, gradients: SharedGradients) -> Coding | None:
-        """Returns what codes the messages of a run, or None where they go as they are; all ranks call it together."""
+    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
+        cut, coder = self._cut, self._coder
+        if cut is None:
+            return rehearse(model, self.placement, epoch)
+        plan = self._rate_plan(model, cut, exchanges_of_step(model, self.placement, cut))
+        measured = () if coder is None else coder.measured
+        plan = replace(plan, new=None if coder is None else coder.new_rows(epoch))
+        return rehearse(model, self.placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
 
-    @abstractmethod
-    def _build_aggregator(self) -> Aggregator:
-        """Returns what runs the aggregations, through the coder if there is one."""
+    def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
+        """Returns what the same placement would move without a codec."""
+        return rehearse(model, self.placement)
+
+    @property
+    def _members(self) -> tuple[Codec, Schedule]:
+        codec, schedule = self.coding
+        return parse_codec(codec), parse_schedule(schedule)
+
+    @property
+    def _is_coded(self) -> bool:
+        return not isinstance(self._members[0], Identity) and self.placement.communicator.num_ranks > 1
+
+    def _rate_plan(
+        self,
+        model: nn.Module,
+        cut: Cut,
+        exchanges: list[Exchanged],
+        raw_layers: frozenset[int] = frozenset(),
+        past: tuple[int, int] = (1, 0),
+    ) -> RatePlan:
+        """Returns the rates of the run.
+
+        Args:
+            raw_layers: layers whose messages go as they are.
+            past: from which epoch on the graph is as it is now, and the bytes of messages before it.
+        """
+        codec, schedule = self._members
+        costs = None
+        if schedule.needs_costs:
+            costs = costs_of(codec, cut, exchanges, raw_layers, first_epoch=past[0], spent=past[1])
+        first_rate = codec.first_rate(cut.remote_share, cut.degree)
+        return RatePlan(codec, schedule, cut.counts, raw_layers, first_rate, costs)

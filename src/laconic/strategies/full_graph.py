@@ -13,23 +13,17 @@ from laconic.comm.codecs import parse_codec
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid, Layout, parse_grid
-from laconic.comm.ledger import Ledger
-from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, StoreError, UnsupportedModelError
-from laconic.gradients.shared import SharedGradients
 from laconic.graph import Graph, Shard
 from laconic.launching.agreement import check_agreement, check_all_ready
 from laconic.launching.environment import rank_environment
-from laconic.records import LedgerRecord
 from laconic.sharded.block import BlockMap, arrays_of_block
 from laconic.sharded.check import check_convolutions, check_symmetric_convolutions
-from laconic.sharded.coded import BookedCoder, Exchanges, GridCoder, GridCut
-from laconic.sharded.coder import RatePlan
-from laconic.sharded.grid_aggregator import GridAggregator
-from laconic.sharded.grid_placement import GridPlacement, place
-from laconic.sharded.grid_rehearsal import rehearse
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.cut import Cut
+from laconic.sharded.placement import place
 from laconic.sharded.plan import Plan, make_plan, memory_limit
+from laconic.sharded.rehearsal import rehearse
 from laconic.sharded.survey import survey
 from laconic.sharded.trial import check_shared
 from laconic.sharded.workload import Workload
@@ -46,7 +40,7 @@ EXCHANGES = ("sparse", "dense")
 
 @final
 @dataclass(eq=False)
-class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
+class FullGraph(PlacedStrategy):
     """Each rank owns rows and a block of the edges; rows are gathered along one axis, sums scattered along another.
 
     Args:
@@ -72,7 +66,6 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
     plan: Plan | None = field(default=None, init=False, repr=False)
     """What was weighed where the grid was chosen here."""
     _model: nn.Module | None = field(default=None, init=False, repr=False)
-    _cut: GridCut | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.exchange not in EXCHANGES:
@@ -87,6 +80,10 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
             )
         if not 0 < self.link_mbit < math.inf:
             raise ConfigError(f"full_graph: link_mbit should be above 0, such as 1000; got {self.link_mbit}.")
+
+    @property
+    def coding(self) -> tuple[str, str]:
+        return self.codec, self.schedule
 
     def expect_model(self, model: nn.Module) -> None:
         self._model = model
@@ -120,7 +117,7 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
         )
         if self._is_coded:
             check_agreement(communicator, {"codec": self.codec, "schedule": self.schedule})
-            self._cut = GridCut.of(self._placement)
+            self._cut = Cut.of(self._placement)
         return self._placement.shard
 
     def _check_layout(self, layout: Layout, grid: Grid) -> None:
@@ -157,46 +154,6 @@ class FullGraph(PlacedStrategy[GridPlacement, GridCoder]):
             return ""
         unsliced = next(candidate.grid for candidate in self.plan.candidates if candidate.grid.pj == 1)
         return f' The grid was chosen by auto; the next best with whole features is grid="{unsliced}".'
-
-    def _build_coder(self, model: nn.Module, seed: int, gradients: SharedGradients) -> GridCoder | None:
-        if self._cut is None:
-            return None
-        exchanges = self._noted_exchanges(model, self._cut)
-        plan = self._rate_plan(self._cut, exchanges)
-        plan.check([*exchanges[0], *exchanges[1]])
-        return GridCoder(self.placement, self._cut, plan, seed, gradients)
-
-    def _build_aggregator(self) -> GridAggregator:
-        return GridAggregator(self.placement, self._coder)
-
-    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
-        cut = self._cut
-        if cut is None:
-            return rehearse(model, self.placement, epoch)
-        plan = self._rate_plan(cut, self._noted_exchanges(model, cut))
-        measured = () if self._coder is None else self._coder.measured
-        return rehearse(model, self.placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
-
-    def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
-        """Returns what the same grid would move without a codec."""
-        return rehearse(model, self.placement)
-
-    def _rate_plan(self, cut: GridCut, exchanges: Exchanges) -> RatePlan:
-        codec, schedule = parse_codec(self.codec), parse_schedule(self.schedule)
-        costs = cut.costs(codec, exchanges) if schedule.needs_costs else None
-        first_rate = codec.first_rate(cut.remote_share, cut.degree)
-        return RatePlan(codec, schedule, cut.counts, frozenset(), first_rate, costs)
-
-    def _noted_exchanges(self, model: nn.Module, cut: GridCut) -> Exchanges:
-        """Returns the exchanges of a training step along both axes."""
-        coders: list[BookedCoder] = []
-
-        def noting(ledger: Ledger) -> BookedCoder:
-            coders.append(BookedCoder(cut, ledger, None, 1, ()))
-            return coders[0]
-
-        rehearse(model, self.placement, 1, noting)
-        return coders[0].exchanges
 
     def _choose_grid(
         self, source: Graph | Store, chunks: Chunks, chunk_map: ChunkMap, communicator: Communicator

@@ -31,9 +31,11 @@ from laconic.isolated.sweeping import SweepPlan, make_sweeper
 from laconic.isolated.vicinity import Vicinity, find_vicinity
 from laconic.launching.agreement import check_agreement
 from laconic.records import CoverageRecord, LedgerRecord
-from laconic.sharded.aggregator import HaloAggregator
+from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.block import BlockMap
+from laconic.sharded.chunk_map import ChunkMap
 from laconic.sharded.cut import Cut
-from laconic.sharded.placement import ChunkMap, Placement, place
+from laconic.sharded.placement import Placement, place
 from laconic.sharded.rehearsal import rehearse as rehearse_exchange
 from laconic.sharded.trial import check_shared
 from laconic.store import Store
@@ -135,8 +137,7 @@ class GradientOnly(Strategy):
         self._plan = SweepPlan.of(
             self._chunk_map, communicator, self.variable, self.schedule, self.rechunk_every, self._chunks.open
         )
-        own = [self._chunks.open(number) for number in self._chunk_map.chunks_of(communicator.rank)]
-        self._placement = place(own, self._chunk_map, communicator)
+        self._placement = place(self._chunks.open, BlockMap.one_axis(self._chunk_map), communicator)
         if self.remember and not isinstance(self._codec, Identity) and communicator.num_ranks > 1:
             check_agreement(communicator, {"codec": self.codec})
         return self._placement.shard
@@ -191,14 +192,14 @@ class GradientOnly(Strategy):
         if self.sync_every > 1:
             share = len(shard.train_rows) / placement.num_train
             self._local_steps = LocalSteps(model, communicator, every=self.sync_every, share=share)
-        exact = HaloAggregator(
+        exact = ShardedAggregator(
             placement, known_halo_features=lambda: self._grounds.halo_features if self._grounds else None
         )
         self._attachment = attach(model, shard, seed=seed, aggregator=exact)
         if sweeper is None:
             if not isinstance(self._codec, Identity) and communicator.num_ranks > 1:
                 kept = placement if vicinity is None else vicinity.placement
-                self._coder = RefreshCoder(kept, self._codec, Cut.of(kept).counts, seed)
+                self._coder = RefreshCoder(kept, self._codec, Cut.of(kept).fetched, seed)
             self._grounds = RememberedGrounds(
                 self._attachment,
                 placement,
@@ -352,7 +353,7 @@ class GradientOnly(Strategy):
         )
 
     def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
-        return rehearse_exchange(model, self._placed).records
+        return rehearse_exchange(model, self._placed)
 
     @property
     def _asks_for_sums(self) -> bool:

@@ -11,7 +11,7 @@ from laconic.comm import Communicator
 from laconic.comm.gather import gather_rows
 from laconic.graph import Graph, Shard
 from laconic.graph.id_names import decode_names
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
 from laconic.store import Store
 
 # Shapes: N nodes, B bytes of the longest id that is text

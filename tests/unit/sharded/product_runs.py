@@ -9,10 +9,10 @@ from laconic.comm.grid import Arrangement, Grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.graph import Graph
+from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.block import BlockMap
-from laconic.sharded.grid_aggregator import GridAggregator
-from laconic.sharded.grid_placement import place
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.placement import place
 from laconic.store import chunk_in_memory
 
 
@@ -48,7 +48,7 @@ def received_words(
         ledger = Ledger(transport.rank)
         communicator = Communicator(transport, ledger)
         placement = place(read, BlockMap(grid, chunk_map, arrangement), communicator, is_sparse=is_sparse)
-        aggregator = GridAggregator(placement)
+        aggregator = ShardedAggregator(placement)
         aggregator.begin(is_training=True)
         x = torch.ones(placement.shard.num_rows, width, dtype=torch.float64, requires_grad=True)
         ledger.take(0)

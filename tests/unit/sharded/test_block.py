@@ -12,8 +12,8 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import ConfigError
 from laconic.sharded.block import EDGE_ARRAYS, BlockMap, arrays_of_block, read_block
-from laconic.sharded.grid_placement import place
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.placement import place
 
 
 class Noting:

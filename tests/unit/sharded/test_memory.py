@@ -9,10 +9,10 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
+from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.block import BlockMap
-from laconic.sharded.grid_aggregator import GridAggregator
-from laconic.sharded.grid_placement import place
 from laconic.sharded.held import bytes_within
+from laconic.sharded.placement import place
 from laconic.sharded.plan import held_bytes
 from laconic.sharded.survey import survey
 
@@ -28,7 +28,7 @@ def test_the_memory_of_the_busiest_rank_is_as_planned(grid):
         communicator = Communicator(transport, Ledger(transport.rank))
         (sizes,) = (s for s in survey(read, chunk_map, communicator, is_sparse=True) if s.grid == grid)
         placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=True)
-        aggregator = GridAggregator(placement)
+        aggregator = ShardedAggregator(placement)
         aggregator.begin(is_training=True)
         aggregator.linear(Linear("gcn"), placement.shard.x)
         rows = torch.ones(placement.shard.num_rows, WIDTH, dtype=torch.float64, requires_grad=True)

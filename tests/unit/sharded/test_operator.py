@@ -10,9 +10,9 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
+from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.block import BlockMap
-from laconic.sharded.grid_aggregator import GridAggregator
-from laconic.sharded.grid_placement import place
+from laconic.sharded.placement import place
 
 NUM_NODES, WIDTH = 23, 5
 
@@ -52,7 +52,7 @@ def test_a_product_and_its_derivatives_equal_those_of_dense_matrices(grid, kind,
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
         placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=is_sparse)
-        aggregator = GridAggregator(placement)
+        aggregator = ShardedAggregator(placement)
         aggregator.begin(is_training=True)
         mine = slice(starts[transport.rank], starts[transport.rank + 1])
         rows = x[mine].clone().requires_grad_()

@@ -1,6 +1,7 @@
 """A layer's linear part over three ranks: values, gradients and their gradients are those of dense matrices."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from laconic.comm import Communicator, Ledger, Transport, run_ranks
 from laconic.comm.exchange import RowExchange
 from laconic.graph import Adjacency
 from laconic.graph.operators.linear import LinearOperator
-from laconic.sharded.operator import SplitAdjacency, SplitOperator
+from laconic.sharded.axis import AxisExchange
+from laconic.sharded.block import Quarters
+from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.position import Position
-from laconic.sharded.projected import project_after, project_before
+from laconic.sharded.projected import Exchanging, project_after, project_before
 
 # The rows that each rank owns; the last one needs nothing of the first.
 OWNED = [slice(0, 5), slice(5, 7), slice(7, 15)]
@@ -30,7 +33,7 @@ def dense_matrix() -> np.ndarray:
     return matrix
 
 
-def split_operator(communicator: Communicator) -> SplitOperator:
+def exchanging(communicator: Communicator) -> Exchanging:
     """This rank's rows of the matrix."""
     matrix, owned = dense_matrix()[OWNED[communicator.rank]], OWNED[communicator.rank]
     others = [r for r in range(NUM_RANKS) if r != communicator.rank]
@@ -39,10 +42,15 @@ def split_operator(communicator: Communicator) -> SplitOperator:
     placed = matrix[:, columns]
     rows, sources = np.nonzero(placed)
     adjacency = Adjacency.from_edges(sources, rows, *placed.shape)
-    whole = LinearOperator(adjacency, placed[rows, sources][adjacency.edge_order])
+    values = placed[rows, sources][adjacency.edge_order]
     asked = [torch.from_numpy(wanted.get(r, np.empty(0, np.int64))) for r in range(NUM_RANKS)]
     exchange = RowExchange.agree(communicator, asked, len(placed))
-    return SplitOperator.of(whole, SplitAdjacency.of(adjacency), exchange)
+    nothing = RowExchange.of_nothing(communicator, len(placed))
+    quarters = Quarters.of(replace(adjacency, edge_order=None), len(placed))
+    parts = (quarters.own_own, quarters.own_other, quarters.other_own, quarters.other_other)
+    operators = [LinearOperator(part, values[mask]) for part, mask in zip(parts, quarters.masks, strict=True)]
+    operator = ShardedOperator(*operators, columns=AxisExchange(exchange), rows=AxisExchange(nothing))
+    return Exchanging(operator, communicator.ledger, Position("forward", 0))
 
 
 def inputs(width_in: int, width_out: int, frozen: str) -> dict[str, Tensor | None]:
@@ -88,8 +96,7 @@ def test_values_and_gradients_are_those_of_dense_matrices(
             for name, t in everything.items()
         }
         mine["x"] = x.detach()[OWNED[transport.rank]].clone().requires_grad_(x.requires_grad)
-        operator = split_operator(communicator)
-        out = project(operator, mine["x"], mine["weight"], mine["bias"], mine["own"], Position("forward", 0))
+        out = project(exchanging(communicator), mine["x"], mine["weight"], mine["bias"], mine["own"])
         return out, gradients(out, mine, twice=twice)
 
     found = run_ranks(NUM_RANKS, work)
@@ -103,10 +110,9 @@ def test_values_and_gradients_are_those_of_dense_matrices(
 def test_without_gradients_for_rows_none_travel_back() -> None:
     def work(transport: Transport) -> set[str]:
         communicator = Communicator(transport, Ledger(transport.rank))
-        operator = split_operator(communicator)
         given = inputs(3, 4, "x")
         rows = given["x"][OWNED[transport.rank]]
-        project_after(operator, rows, given["weight"], None, given["own"], Position("forward", 0)).sum().backward()
+        project_after(exchanging(communicator), rows, given["weight"], None, given["own"]).sum().backward()
         return {row.phase for row in communicator.ledger.take(0)}
 
     assert all("backward" not in phases and "forward" in phases for phases in run_ranks(NUM_RANKS, work))

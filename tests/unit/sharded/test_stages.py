@@ -14,10 +14,10 @@ from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.graph.operators.linear import LinearOperator
+from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.axis import AxisExchange
 from laconic.sharded.block import BlockMap
-from laconic.sharded.grid_aggregator import GridAggregator
-from laconic.sharded.grid_placement import place
+from laconic.sharded.placement import place
 
 
 class Watch:
@@ -71,7 +71,7 @@ def test_two_blocks_are_there_at_most_and_products_run_meanwhile(grid, is_sparse
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
         placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=is_sparse, is_staged=True)
-        aggregator = GridAggregator(placement)
+        aggregator = ShardedAggregator(placement)
         aggregator.begin(is_training=True)
         rows = torch.ones(placement.shard.num_rows, 3, dtype=torch.float64, requires_grad=True)
         # The operator is made, with exchanges of its own, before anything is watched.
