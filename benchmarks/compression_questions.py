@@ -66,7 +66,7 @@ STREAM_EPOCHS, NUM_CHANGES, CHANGED_EVERY = 130, 10, 10
 
 @dataclass(frozen=True)
 class Run:
-    """One training run; `settings` are those of compressed_halo, or a contender's name."""
+    """One training run; `settings` are those of the strategy exchange, or a contender's name."""
 
     question: str
     contender: str

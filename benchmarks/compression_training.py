@@ -19,7 +19,8 @@ from laconic.graph import Graph, Shard
 from laconic.models import build_model, parse_model
 from laconic.partitioners import PARTITIONERS, assign_parts
 from laconic.specs import parse_spec
-from laconic.strategies import Strategy, parse_strategy
+from laconic.strategies import parse_strategy
+from laconic.strategies.base import Strategy
 from laconic.trainer.data import prepare_features
 from laconic.trainer.evaluate import Evaluation
 
@@ -43,7 +44,7 @@ def strategy_of(method: str, partitioner: str, epochs: int, *, width: int = WIDT
     }
     if method.startswith("fixed "):
         settings[method] = f"codec=subset, schedule=constant(value={method.split()[1]}.0)"
-    return f"compressed_halo({settings.get(method, method)}, partitioner={partitioner})"
+    return f"exchange({settings.get(method, method)}, partitioner={partitioner})"
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,8 @@ from laconic.comm.transport.local import LocalTransport
 from laconic.graph import Graph
 from laconic.models import build_model, parse_model
 from laconic.session import Session
-from laconic.strategies import Strategy, parse_strategy
+from laconic.strategies import parse_strategy
+from laconic.strategies.base import Strategy
 from laconic.strategies.gradient_only import GradientOnly
 
 

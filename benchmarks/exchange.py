@@ -3,8 +3,9 @@
     sudo LACONIC_DATA=folder python benchmarks/exchange.py            # about half an hour, resumes when stopped
     sudo python benchmarks/exchange.py --quick                        # about a minute
 
-Each host is one process of one thread that trains with `compressed_halo`, codec identity: models of 3 layers, 256 wide,
-forward, loss, backward, Adam, no evaluation. An epoch takes as long as on the slowest host; the median is shown.
+Each host is one process of one thread that trains with the strategy `exchange`, codec identity: models of 3 layers,
+256 wide, forward, loss, backward, Adam, no evaluation. An epoch takes as long as on the slowest host; the median is
+shown.
 
 The bound of an epoch is compute + wire - overlap, for the host for which that is the most:
 - compute: the same epoch of all four processes at the same time, over a transport that moves nothing (median);

@@ -69,7 +69,7 @@ class Training:
         communicator: Communicator,
         source: Path | Graph,
         model_name: str,
-        strategy: str = "compressed_halo",
+        strategy: str = "exchange",
     ) -> None:
         self.communicator, self._real = communicator, communicator.transport
         data = open_store(source) if isinstance(source, Path) else source

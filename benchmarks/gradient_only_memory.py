@@ -20,7 +20,7 @@ from laconic.lab import Lab, check_requirements
 RANK_PROGRAM = Path(__file__).with_name("gradient_only_rank.py")
 MODEL = "sage(hidden=256, layers=3, dropout=0.0)"
 NUM_RANKS = (1, 2, 4, 8)
-DEFAULT, HALO = "gradient_only", "compressed_halo"
+DEFAULT, EXCHANGE = "gradient_only", "exchange"
 CHUNKS = ("random", "metis")
 
 
@@ -34,7 +34,7 @@ class Row:
         return f"{self.strategy}, {self.chunks} chunks"
 
 
-ROWS = [Row(strategy, chunks) for chunks in CHUNKS for strategy in (DEFAULT, HALO)]
+ROWS = [Row(strategy, chunks) for chunks in CHUNKS for strategy in (DEFAULT, EXCHANGE)]
 
 
 def targets(quick: bool) -> dict[str, Target]:

@@ -28,8 +28,8 @@ ON_METIS, ROWS = "gradient_only, metis", "keep=rows"
 STORED, HANDED = "moving chunks, storage", "moving chunks, peers"
 WAYS = {
     DEFAULT: ("gradient_only", "random"),
-    SAME: ("compressed_halo", "random"),
-    METIS: ("compressed_halo", "metis"),
+    SAME: ("exchange", "random"),
+    METIS: ("exchange", "metis"),
     ON_METIS: ("gradient_only", "metis"),
     ROWS: ("gradient_only(keep=rows)", "random"),
     STORED: ("gradient_only(remember=False, variable=1, supply=storage)", "random"),

@@ -26,7 +26,8 @@ from laconic.graph import Graph, GraphChange, Shard
 from laconic.launching.agreement import check_agreement
 from laconic.launching.join import join_ranks
 from laconic.store import Manifest, Store
-from laconic.strategies import Strategy, parse_strategy, strategy_for
+from laconic.strategies import parse_strategy, strategy_for
+from laconic.strategies.base import Strategy
 from laconic.trainer.data import check_trainable, describe_data, open_data
 from laconic.trainer.embeddings import Embeddings, embeddings
 from laconic.trainer.evaluate import Evaluation, whole_graph_logits
@@ -51,7 +52,7 @@ def join(
     Args:
         source: a dataset name, a file or a store folder (as for `laconic train`), a Graph, or a PyG Data object; of a
             store each of several ranks reads its own chunks only.
-        strategy: how ranks learn together; by default "single" on one rank and "compressed_halo", exact, on several.
+        strategy: how ranks learn together; by default "single" on one rank and "exchange", exact, on several.
         seed: keys dropout.
         communicator: how ranks talk, where they were brought together already.
     """
@@ -198,7 +199,7 @@ class Session:
     def change(self, change: GraphChange) -> Shard:
         """Changes the graph between two steps, and returns the shard to call the model on from now on.
 
-        All ranks call it together with the same change. Of the strategies, compressed_halo can.
+        All ranks call it together with the same change. Only the strategy exchange can.
         """
         self._attached()
         self._shard = self.strategy.change(change)

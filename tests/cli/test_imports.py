@@ -42,12 +42,13 @@ def test_a_run_on_two_ranks_imports_its_strategy_alone(tmp_path: Path) -> None:
     loaded = modules_of(tmp_path, "--ranks", "2")
     assert set(loaded) == {"alone", "0"}
     for modules in loaded.values():
-        assert "laconic.strategies.compressed_halo" in modules
+        assert "laconic.strategies.exchange" in modules
         assert not modules & {*FEW_NEED, "laconic.isolated", "laconic.strategies.gradient_only", "laconic.lab"}
 
 
 @pytest.mark.parametrize(
-    "module", ["laconic", "laconic.cli.main", "laconic.launching.local", "laconic.launching.template"]
+    "module",
+    ["laconic", "laconic.cli.main", "laconic.launching.local", "laconic.launching.template", "laconic.strategies"],
 )
 def test_what_starts_ranks_needs_neither_torch_nor_numpy(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{'torch', 'numpy', 'numba', 'torch_geometric'}} & set(sys.modules)))"

@@ -5,9 +5,7 @@ from typer.testing import CliRunner
 
 from laconic.cli import ranks as ranks_module
 from laconic.cli.main import app
-from laconic.cli.ranks import STRATEGY_NAMES
 from laconic.launching import local
-from laconic.strategies import STRATEGIES
 
 RUNNER = CliRunner()
 
@@ -23,15 +21,15 @@ def started(tmp_path, monkeypatch):
     return numbers
 
 
-def test_the_names_of_strategies_that_are_known_without_loading_them_are_all():
-    assert ("auto", *STRATEGIES) == STRATEGY_NAMES
-
-
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        ("single", "The strategy single is for one rank, but there are 2. Use compressed_halo"),
-        ("gradients_only", "Unknown strategy 'gradients_only'. "),
+        ("single", "The strategy single is for one rank, but there are 2. Use the strategy exchange"),
+        (
+            "gradients_only",
+            "Unknown strategy 'gradients_only'. Choices: auto, exchange, full_graph, gradient_only, single. "
+            "Did you mean 'gradient_only'?",
+        ),
         ("full_graph(", "cannot be read"),
     ],
 )
@@ -52,6 +50,13 @@ def test_ranks_that_share_cores_are_warned_of(started, monkeypatch):
     assert started == [64]
 
 
+@pytest.mark.parametrize("strategy", ["auto", "exchange", "compressed_halo", "compressed_halo(codec=cast)"])
+def test_a_strategy_is_started_under_its_present_and_its_earlier_name(strategy, started, monkeypatch):
+    monkeypatch.setattr(ranks_module, "num_usable_cores", lambda: 2)
+    assert RUNNER.invoke(app, ["train", "--ranks", "2", "--strategy", strategy]).exit_code == 0
+    assert started == [2]
+
+
 def test_ranks_with_a_core_each_are_not_warned_of(started, monkeypatch):
     monkeypatch.setattr(ranks_module, "num_usable_cores", lambda: 2)
     result = RUNNER.invoke(app, ["train", "--ranks", "2"])
@@ -62,5 +67,5 @@ def test_ranks_with_a_core_each_are_not_warned_of(started, monkeypatch):
 def test_what_else_can_be_refused_is_before_more_ranks_than_cores_are_started(started, monkeypatch):
     monkeypatch.setattr(ranks_module, "num_usable_cores", lambda: 2)
     result = RUNNER.invoke(app, ["train", "--ranks", "3", "-s", "training.batch_size=8"])
-    assert "compressed_halo trains on the whole graph in each step" in " ".join(result.stderr.split())
+    assert "exchange trains on the whole graph in each step" in " ".join(result.stderr.split())
     assert not started

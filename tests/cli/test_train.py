@@ -230,7 +230,7 @@ def test_undirected_is_kept_in_the_settings_and_the_split_is_shown(npz, tmp_path
         (["--hidden", "32"], "-s model.hidden=32"),
         (["--dropout", "0.2"], "-s model.dropout=0.2"),
         (["--tensorboard"], "-s run.tensorboard=VALUE"),
-        (["--codec", "cast"], '--strategy "compressed_halo(codec=cast)"'),
+        (["--codec", "cast"], '--strategy "exchange(codec=cast)"'),
     ],
 )
 def test_a_setting_that_is_given_as_an_option_is_shown_as_it_is_given(given, advice):
@@ -253,6 +253,7 @@ def test_the_settings_of_a_strategy_are_listed_with_it():
     for name in ("training.lr", "grid", "exchange", "link_mbit"):
         assert name in with_strategy.stdout
     assert "has no settings" in laconic("train", "--settings", "--strategy", "single").stdout
+    assert '--strategy "exchange(codec=...)"' in laconic("train", "--settings", "--strategy", "compressed_halo").stdout
 
 
 def test_the_strategy_is_told_before_training_and_in_the_end(npz):

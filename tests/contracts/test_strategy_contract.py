@@ -15,12 +15,13 @@ from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.specs import format_spec
-from laconic.strategies import STRATEGIES, Strategy, parse_strategy
+from laconic.strategies import STRATEGIES, parse_strategy
+from laconic.strategies.base import Strategy
 
 # Strategies whose gradients, on one rank at least, are those of one machine, up to rounding.
-EXACT = ["single", "compressed_halo", "gradient_only", "full_graph"]
+EXACT = ["single", "exchange", "gradient_only", "full_graph"]
 # Those that run in one process without other ranks.
-LOCAL = ["single", "compressed_halo", "gradient_only", "full_graph"]
+LOCAL = ["single", "exchange", "gradient_only", "full_graph"]
 
 BUILDERS = {
     "gcn": lambda: GCN(8, 16, 2, 4),

@@ -18,7 +18,8 @@ from laconic.comm.transport import Transport, run_ranks
 from laconic.graph import Graph, GraphChange, NewNodes
 from laconic.records import LedgerRecord
 from laconic.store import open_store, write_store
-from laconic.strategies import Strategy, parse_strategy
+from laconic.strategies import parse_strategy
+from laconic.strategies.base import Strategy
 
 CHANGE_AFTER, LAST = 3, 6
 
@@ -143,7 +144,7 @@ def run_changing(
         torch.set_num_threads(1)
         model, seen = models[transport.rank], Seen()
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"compressed_halo({text}, partitioner=random)", graph, model, communicator)
+        strategy = begin(f"exchange({text}, partitioner=random)", graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         train(strategy, model, communicator, seen, optimizer, range(1, last + 1), changes)
         return seen
@@ -183,7 +184,7 @@ def run_rebuilt(
         model, seen = models[transport.rank], Seen()
         model.load_state_dict(after[0].models[epoch - 1])
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"compressed_halo({text})", store, model, communicator)
+        strategy = begin(f"exchange({text})", store, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         optimizer.load_state_dict(copy.deepcopy(after[0].optimizer[epoch - 1]))
         train(strategy, model, communicator, seen, optimizer, range(epoch, last + 1), {})

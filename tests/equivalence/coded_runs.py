@@ -1,4 +1,4 @@
-"""Runs of `compressed_halo` with codecs, on ranks that are threads."""
+"""Runs of `exchange` with codecs, on ranks that are threads."""
 
 import copy
 import json
@@ -19,7 +19,8 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
 from laconic.graph import Graph
 from laconic.records import LedgerRecord
-from laconic.strategies import Strategy, parse_strategy
+from laconic.strategies import parse_strategy
+from laconic.strategies.base import Strategy
 
 WORK = ("forward", "backward", "gradients", "evaluation")
 
@@ -64,7 +65,7 @@ def run_coded(
     transport_of: Callable[[Transport], Transport] = lambda transport: transport,
     resume_at: int = 0,
 ) -> list[Run]:
-    """Trains on ranks; `text` is what stands in the brackets of compressed_halo.
+    """Trains on ranks; `text` is what stands in the brackets of exchange.
 
     Args:
         resume_at: after this epoch, everything is built anew and goes on from the state.
@@ -80,7 +81,7 @@ def run_coded(
         model = models[transport.rank]
 
         def begin(model: nn.Module) -> tuple[Strategy, torch.optim.Optimizer]:
-            strategy = parse_strategy(f"compressed_halo({text}, partitioner=random)")
+            strategy = parse_strategy(f"exchange({text}, partitioner=random)")
             shard = strategy.place(graph, communicator)
             strategy.check(model, shard)
             strategy.attach(model, shard, seed=5)

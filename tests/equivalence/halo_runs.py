@@ -112,7 +112,7 @@ def outcomes(build: Callable[[], nn.Module], graph: Graph, num_ranks: int, parti
         torch.get_num_threads()
         torch.set_num_threads(1)
         communicator = Communicator(transport, Ledger(transport.rank))
-        text = f"compressed_halo(partitioner={partitioner})"
+        text = f"exchange(partitioner={partitioner})"
         return train(text, graph, copies[transport.rank], communicator, epochs)
 
     single = train("single", graph, model, Communicator(LocalTransport(), Ledger(0)), epochs)

@@ -102,7 +102,7 @@ def test_what_cannot_be_changed_is_refused_on_all_ranks_and_nothing_is(name, cod
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"compressed_halo(codec={codec}, partitioner=random)", GRAPH, model, communicator)
+        strategy = begin(f"exchange(codec={codec}, partitioner=random)", GRAPH, model, communicator)
         before, loss = strategy.start_epoch(1), step(strategy, model, 1)
         with pytest.raises(DataError, match=told):
             strategy.change(change)
@@ -135,7 +135,7 @@ def test_ranks_that_change_differently_are_told_so(other, told):
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin("compressed_halo(partitioner=random)", GRAPH, models[transport.rank], communicator)
+        strategy = begin("exchange(partitioner=random)", GRAPH, models[transport.rank], communicator)
         before = strategy.start_epoch(1)
         with pytest.raises(ConfigError, match=told):
             strategy.change(changes[transport.rank])
@@ -149,7 +149,7 @@ def test_a_rank_that_missed_a_change_is_found_at_the_next():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin("compressed_halo(partitioner=random)", GRAPH, models[transport.rank], communicator)
+        strategy = begin("exchange(partitioner=random)", GRAPH, models[transport.rank], communicator)
         strategy._placement.exchange.version = int(transport.rank == 2)
         with pytest.raises(ConfigError, match=r"change.plan_version is 0 on ranks 0, 1 and 1 on rank 2"):
             strategy.change(change)
@@ -162,7 +162,7 @@ def test_a_change_of_nothing_leaves_everything():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin("compressed_halo(codec=subset)", GRAPH, models[transport.rank], communicator)
+        strategy = begin("exchange(codec=subset)", GRAPH, models[transport.rank], communicator)
         before = strategy.start_epoch(1)
         assert strategy.change(GraphChange()) is before
         assert strategy._placement.exchange.version == 0
@@ -180,7 +180,7 @@ def test_a_rank_may_lose_all_its_nodes_and_get_new_ones():
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
-        strategy = begin("compressed_halo(codec=error_feedback, partitioner=random)", GRAPH, model, communicator)
+        strategy = begin("exchange(codec=error_feedback, partitioner=random)", GRAPH, model, communicator)
         losses = [float(step(strategy, model, 1))]
         assert (strategy.change(GraphChange(remove_nodes=gone)).num_owned == 0) == (transport.rank == 1)
         losses.append(float(step(strategy, model, 2)))

@@ -1,4 +1,4 @@
-"""The promise of `compressed_halo` with the codec identity: on any number of ranks, what one machine computes.
+"""The promise of `exchange` with the codec identity: on any number of ranks, what one machine computes.
 
 In float64: losses, predictions and every gradient of the first step to 1e-10, parameters after 20 epochs of Adam to
 1e-8 (Adam amplifies rounding where the true gradient is zero). And what was predicted is what was counted.
@@ -133,7 +133,7 @@ def test_a_store_gives_the_same_whatever_the_order_of_its_nodes(num_ranks, tmp_p
 
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        return train("compressed_halo", open_store(tmp_path / "store"), copies[transport.rank], communicator, EPOCHS)
+        return train("exchange", open_store(tmp_path / "store"), copies[transport.rank], communicator, EPOCHS)
 
     single = train("single", graph, model, Communicator(LocalTransport(), Ledger(0)), EPOCHS)
     ranks = run_ranks(num_ranks, run)
@@ -147,7 +147,7 @@ def test_more_ranks_than_chunks_are_refused_with_the_numbers_that_fit(tmp_path):
 
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        parse_strategy("compressed_halo").place(open_store(tmp_path / "store"), communicator)
+        parse_strategy("exchange").place(open_store(tmp_path / "store"), communicator)
 
     with pytest.raises(ConfigError, match="has 2 chunks, and each of the 3 ranks needs one"):
         run_ranks(3, run)

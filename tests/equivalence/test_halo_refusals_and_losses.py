@@ -31,14 +31,14 @@ from laconic.strategies import parse_strategy
     ],
 )
 def test_layers_that_would_be_wrong_on_several_ranks_are_refused_by_name(build, words):
-    strategy = parse_strategy("compressed_halo")
+    strategy = parse_strategy("exchange")
     shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     with pytest.raises(UnsupportedModelError, match=words):
         strategy.check(build().double(), shard)
 
 
 def test_other_edges_than_the_shards_own_are_refused():
-    strategy = parse_strategy("compressed_halo")
+    strategy = parse_strategy("exchange")
     shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     model = GCN(IN, 8, 2, OUT).double()
     strategy.attach(model, shard, seed=0)
@@ -50,7 +50,7 @@ def test_gradients_of_several_backward_passes_add_up():
     graph = make_graph()
 
     def run(transport):
-        strategy = parse_strategy("compressed_halo")
+        strategy = parse_strategy("exchange")
         shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = GCN(IN, 8, 2, OUT).double()
         strategy.attach(model, shard, seed=0)
@@ -74,7 +74,7 @@ def gradients_of(loss_of, num_ranks: int) -> list[list[torch.Tensor]]:
     copies = [copy.deepcopy(model) for _ in range(num_ranks)]
 
     def run(transport):
-        strategy = parse_strategy("compressed_halo")
+        strategy = parse_strategy("exchange")
         shard = strategy.place(make_graph(), Communicator(transport, Ledger(transport.rank)))
         mine = copies[transport.rank]
         strategy.attach(mine, shard, seed=0)
@@ -160,14 +160,14 @@ class OwnNorm(pyg.GraphNorm):
     ],
 )
 def test_what_mixes_the_rows_of_one_rank_is_refused(build, words):
-    strategy = parse_strategy("compressed_halo")
+    strategy = parse_strategy("exchange")
     shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     with pytest.raises(UnsupportedModelError, match=words):
         strategy.check(build().double(), shard)
 
 
 def test_keyed_dropout_is_no_randomness_of_the_models_own():
-    strategy = parse_strategy("compressed_halo")
+    strategy = parse_strategy("exchange")
     shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     model = GCN(IN, 8, 2, OUT, dropout=0.5, norm="BatchNorm").double()
     before = torch.get_rng_state()
@@ -179,7 +179,7 @@ def test_features_that_are_changed_in_place_are_refused_once_ranks_keep_what_was
     graph = make_graph()
 
     def run(transport):
-        strategy = parse_strategy("compressed_halo")
+        strategy = parse_strategy("exchange")
         with transport:
             shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
             model = GCN(IN, 8, 2, OUT).double()

@@ -24,7 +24,7 @@ def train_on_rank(environment) -> Seen:
     torch.set_num_threads(1)
     with connect(environment, timeout=60) as transport:
         model, communicator, seen = sage(), Communicator(transport, Ledger(transport.rank)), Seen()
-        strategy = begin(f"compressed_halo({TEXT}, partitioner=random)", make_graph(90), model, communicator)
+        strategy = begin(f"exchange({TEXT}, partitioner=random)", make_graph(90), model, communicator)
         train(
             strategy, model, communicator, seen, torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3, 4], changes()
         )

@@ -107,7 +107,7 @@ def test_two_ranks_leave_one_run_folder_and_one_summary(trained):
     # Exact exchange is the default.
     assert any(re.fullmatch(r"rows (\S+ \S+) \1 100%", line) for line in lines)
     assert "Loading PyTorch and PyTorch Geometric for 2 ranks\nStarting 2 ranks\n" in done.stderr
-    assert "Strategy compressed_halo on 2 ranks, by default." in done.stderr
+    assert "Strategy exchange on 2 ranks, by default." in done.stderr
     assert done.stdout.count("Best epoch") == 1
     assert "rank 1 |" not in done.stderr
     assert {row.rank for row in read_records(folder / RUN / "ledger.jsonl", LedgerRecord)} == {0, 1}

@@ -12,7 +12,7 @@ import laconic
 from laconic.errors import ConfigError, RanksDifferError
 
 STRATEGIES = [
-    "compressed_halo",
+    "exchange",
     "full_graph",
     "gradient_only",
     "gradient_only(sync_every=2)",
@@ -50,7 +50,7 @@ def test_a_backward_pass_without_session_loss_is_refused_by_all_ranks_before_it_
     assert on_ranks(2, run(small_graph, GCN(8, 8, 2, 4), forget, strategy)) == [[], []]
 
 
-@pytest.mark.parametrize("strategy", ["auto", "compressed_halo"])
+@pytest.mark.parametrize("strategy", ["auto", "exchange"])
 def test_on_one_rank_a_plain_loss_is_as_good(strategy, small_graph, on_ranks):
     def train(session, model, shard, optimizer):
         plain_loss(model(shard.x, shard.edge_index), shard).backward()
@@ -113,7 +113,7 @@ def test_loops_that_share_their_losses_are_let_alone(strategy, small_graph, on_r
     assert first == second
 
 
-@pytest.mark.parametrize("strategy", ["compressed_halo", "full_graph", "gradient_only"])
+@pytest.mark.parametrize("strategy", ["exchange", "full_graph", "gradient_only"])
 def test_weights_that_differ_are_found_in_the_next_step(strategy, small_graph, on_ranks):
     def train(session, model, shard, optimizer):
         def step():
@@ -133,7 +133,7 @@ def test_weights_that_differ_are_found_in_the_next_step(strategy, small_graph, o
     assert on_ranks(3, run(small_graph, GCN(8, 8, 2, 4), train, strategy)) == [True, True, True]
 
 
-@pytest.mark.parametrize("strategy", ["compressed_halo", "gradient_only", "gradient_only(sync_every=2)"])
+@pytest.mark.parametrize("strategy", ["exchange", "gradient_only", "gradient_only(sync_every=2)"])
 def test_weights_that_differ_are_found_by_an_evaluation(strategy, small_graph, on_ranks):
     def train(session, model, shard, optimizer):
         session.evaluate()

@@ -156,7 +156,7 @@ def test_every_public_name_is_there():
 
 
 def test_a_session_goes_on_with_a_changed_graph(small_graph):
-    session = laconic.join(small_graph, strategy="compressed_halo")
+    session = laconic.join(small_graph, strategy="exchange")
     model, shard = session.attach(GCN(8, 16, 2, 4))
     num_nodes, num_edges = small_graph.num_nodes, small_graph.num_edges
     first, last = int(small_graph.node_ids[0]), int(small_graph.node_ids.max())
@@ -180,11 +180,12 @@ def test_a_session_goes_on_with_a_changed_graph(small_graph):
 def test_strategies_that_cannot_change_their_graph_say_which_can(small_graph, strategy):
     session = laconic.join(small_graph, strategy=strategy)
     session.attach(GCN(8, 16, 2, 4))
-    with pytest.raises(ConfigError, match=f"{strategy} cannot change its graph during a run. Use compressed_halo"):
+    told = f"{strategy} cannot change its graph during a run. Use the strategy exchange"
+    with pytest.raises(ConfigError, match=told):
         session.change(laconic.GraphChange())
 
 
 def test_a_graph_is_changed_after_a_model_is_there(small_graph):
-    session = laconic.join(small_graph, strategy="compressed_halo")
+    session = laconic.join(small_graph, strategy="exchange")
     with pytest.raises(ConfigError, match="no model in this session yet"):
         session.change(laconic.GraphChange())

@@ -11,7 +11,7 @@ from torch_geometric.nn import GCN, GraphSAGE, TransformerConv
 import laconic
 from laconic.errors import ConfigError, UnsupportedModelError
 
-STRATEGIES = ["compressed_halo", "compressed_halo(codec=quantize(bits=4))", "gradient_only", "full_graph"]
+STRATEGIES = ["exchange", "exchange(codec=quantize(bits=4))", "gradient_only", "full_graph"]
 
 
 def trained(session, model, num_epochs=2):
@@ -105,7 +105,7 @@ def test_a_part_of_an_attached_model_is_not_attached_elsewhere(small_graph):
     ("strategy", "build"),
     [
         *((strategy, make_model) for strategy in (*STRATEGIES, 'full_graph(grid="feature")')),
-        ("compressed_halo", lambda: TransformerConv(8, 4).double()),
+        ("exchange", lambda: TransformerConv(8, 4).double()),
     ],
 )
 def test_in_evaluation_a_model_on_ranks_runs_on_another_graph_as_plain_pyg_does(strategy, build, make_graph, on_ranks):

@@ -192,7 +192,7 @@ def test_a_copy_of_an_attached_sequential_is_exact_in_evaluation(make_graph, on_
     graph, model = make_graph(dtype=torch.float64), sequential().double()
 
     def work(communicator):
-        session = laconic.join(graph, strategy="compressed_halo(codec=quantize(bits=1))", communicator=communicator)
+        session = laconic.join(graph, strategy="exchange(codec=quantize(bits=1))", communicator=communicator)
         mine, shard = session.attach(copy.deepcopy(model))
         for _ in session.epochs(1):
             session.loss(F.cross_entropy, mine(shard.x, shard.edge_index), shard).backward()

@@ -168,7 +168,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_ranks_cannot_share_is_refused_with_the_reason_and_a_cure(name, make_graph):
     build, words = REFUSED[name]
-    strategy = parse_strategy("compressed_halo")
+    strategy = parse_strategy("exchange")
     shard = strategy.place(make_graph(dtype=torch.float64), Communicator(LocalTransport(), Ledger(0)))
     with pytest.raises(UnsupportedModelError, match=words) as caught:
         strategy.check(build().double(), shard)
@@ -177,7 +177,7 @@ def test_what_ranks_cannot_share_is_refused_with_the_reason_and_a_cure(name, mak
 
 
 def test_a_kernel_that_is_not_used_is_no_reason_to_refuse(make_graph):
-    strategy = parse_strategy("compressed_halo")
+    strategy = parse_strategy("exchange")
     shard = strategy.place(make_graph(dtype=torch.float64), Communicator(LocalTransport(), Ledger(0)))
     strategy.check(Forgets(GINConv(nn.Linear(IN, OUT))).double(), shard)
 
@@ -211,7 +211,7 @@ def test_pygs_gcn_norm_gives_the_same_edge_weights(make_graph):
     torch.testing.assert_close(own(graph.x, edges, weight), conv(graph.x, graph.edge_index), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("strategy", ["compressed_halo(codec=quantize(bits=2))", "full_graph(codec=quantize(bits=2))"])
+@pytest.mark.parametrize("strategy", ["exchange(codec=quantize(bits=2))", "full_graph(codec=quantize(bits=2))"])
 def test_a_codec_for_rows_of_16_bits_is_refused_by_name(strategy, make_graph, on_ranks):
     graph = make_graph(dtype=torch.bfloat16)
 

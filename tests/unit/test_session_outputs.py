@@ -86,7 +86,7 @@ def test_embeddings_are_those_of_one_process(make_graph, on_ranks, num_ranks, ma
 
 @pytest.mark.parametrize(
     ("num_ranks", "strategy"),
-    [(1, "auto"), (2, "auto"), (2, "gradient_only"), (2, "full_graph"), (2, "compressed_halo(codec=quantize(bits=2))")],
+    [(1, "auto"), (2, "auto"), (2, "gradient_only"), (2, "full_graph"), (2, "exchange(codec=quantize(bits=2))")],
 )
 def test_predictions_are_those_of_one_process(make_graph, on_ranks, num_ranks, strategy):
     graph = make_graph(dtype=torch.float64)

@@ -13,13 +13,12 @@ from laconic.launching.environment import rank_environment
 from laconic.launching.template import can_be_template, loading, loading_for_ranks
 from laconic.processes import num_usable_cores
 from laconic.specs import split_spec, unknown_name
+from laconic.strategies import STRATEGIES, present_spec
 from laconic.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
 RANKS_HELP = "Start so many ranks here, which share the graph. Not needed under torchrun or SLURM."
-STRATEGY_NAMES = ("auto", "single", "compressed_halo", "gradient_only", "full_graph")
-"""Those that `laconic.strategies` has, which takes seconds to load."""
 # What Python, PyTorch and PyG take in each process alone, measured; the graph and the model come on top.
 _BYTES_PER_RANK = 300 * 2**20
 
@@ -80,15 +79,16 @@ def check_strategy_name(strategy: str, num_ranks: int | None) -> None:
     Args:
         num_ranks: what --ranks says; None where others started the ranks, or there is one.
     """
-    name = split_spec(strategy, family="strategy")[0]
-    if name not in STRATEGY_NAMES:
-        raise ConfigError(unknown_name(name, STRATEGY_NAMES, family="strategy"))
+    name = split_spec(present_spec(strategy), family="strategy")[0]
+    choices = ["auto", *STRATEGIES]
+    if name not in choices:
+        raise ConfigError(unknown_name(name, choices, family="strategy"))
     here = rank_environment()
     num_ranks = num_ranks or (1 if here is None else here.num_ranks)
     if name == "single" and num_ranks > 1:
         raise ConfigError(
-            f"The strategy single is for one rank, but there are {num_ranks}. Use compressed_halo, which gives the "
-            f"same result on several."
+            f"The strategy single is for one rank, but there are {num_ranks}. Use the strategy exchange, "
+            f"which gives the same result on several."
         )
 
 

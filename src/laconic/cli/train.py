@@ -20,6 +20,8 @@ from laconic.cli.ranks import (
 from laconic.cli.status import LOADING, Status, working
 from laconic.cli.traffic_table import print_traffic
 from laconic.errors import ConfigError
+from laconic.specs import split_spec
+from laconic.strategies import present_spec
 from laconic.units import format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def train(
     strategy: str | None = typer.Option(
         None,
         "--strategy",
-        help="How ranks learn together: single; on several compressed_halo or full_graph (exact), or gradient_only.",
+        help="How ranks learn together: single; on several ranks exchange, full_graph (both exact) or gradient_only.",
     ),
     epochs: int | None = typer.Option(None, "--epochs", "-e", help="Passes over the training nodes."),
     config: Path | None = typer.Option(None, "--config", "-c", help="A TOML file of settings, or a run's config.json."),
@@ -161,14 +163,13 @@ def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _print_settings(model: str, strategy: str | None) -> None:
     with working(LOADING):
-        from laconic.specs import split_spec
         from laconic.trainer.settings import list_settings, list_strategy_settings
 
     _print_setting_table(list_settings(model))
     if strategy is None:
         console().print("\n--settings --strategy NAME lists the settings of a strategy too.", style="dim")
         return
-    name = split_spec(strategy, family="strategy")[0]
+    name = split_spec(present_spec(strategy), family="strategy")[0]
     own = list_strategy_settings(name)
     if not own:
         console().print(f"\nThe strategy {name} has no settings.")

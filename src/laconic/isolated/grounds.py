@@ -292,7 +292,7 @@ def warning_of_old_weights() -> Callable[[object], None]:
         logger.warning(
             "%s has no kernel and changes rows before it hands them on, as by a Linear: what is remembered of other "
             "ranks' rows was made with the weights of the last refresh, and it learns less well. Use a convolution "
-            "that multiplies after it has summed, repartition more often, or use the strategy compressed_halo.",
+            "that multiplies after it has summed, repartition more often, or use the strategy exchange.",
             name,
         )
 

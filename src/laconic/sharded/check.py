@@ -19,7 +19,7 @@ def check_convolutions(model: nn.Module, grid: Grid) -> None:
     for name, module in model.named_modules():
         if not isinstance(module, MessagePassing) or _is_fixed(module) or (grid.pj == 1 and _is_attention(module)):
             continue
-        where = 'grid="1d" or the strategy compressed_halo'
+        where = 'grid="1d" or the strategy exchange'
         if _is_attention(module):
             where = f"a grid with pj=1, such as 1d or 2d: it needs whole rows, and this one has pj={grid.pj}"
         raise UnsupportedModelError(

@@ -4,31 +4,44 @@ strategy = parse_strategy("single")
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from laconic.specs import LazyTable, parse_spec
-from laconic.strategies.base import Strategy
 
-# A run uses one of them, and the modules below the others are a third of ours.
-STRATEGIES: Mapping[str, type[Strategy]] = LazyTable(
+if TYPE_CHECKING:
+    from laconic.strategies.base import Strategy
+
+# A run uses one of them, and the modules below the others are a third of ours. The names alone need no torch.
+STRATEGIES: "Mapping[str, type[Strategy]]" = LazyTable(
     {
         "single": "laconic.strategies.single:Single",
-        "compressed_halo": "laconic.strategies.compressed_halo:CompressedHalo",
+        "exchange": "laconic.strategies.exchange:Exchange",
         "gradient_only": "laconic.strategies.gradient_only:GradientOnly",
         "full_graph": "laconic.strategies.full_graph:FullGraph",
     }
 )
 
+# Earlier names, with the present ones. Specs, settings files and run folders that have an earlier name are read; what
+# is written and shown has the present one.
+ALIASES: Mapping[str, str] = {"compressed_halo": "exchange"}
 
-def parse_strategy(text: str) -> Strategy:
+
+def present_spec(text: str) -> str:
+    """Returns a spec under its strategy's present name: "compressed_halo(codec=cast)" is "exchange(codec=cast)"."""
+    name, bracket, settings = text.partition("(")
+    return f"{ALIASES.get(name.strip(), name)}{bracket}{settings}"
+
+
+def parse_strategy(text: str) -> "Strategy":
     """Returns the strategy that a text such as "single" names."""
-    return parse_spec(text, STRATEGIES, family="strategy")
+    return parse_spec(present_spec(text), STRATEGIES, family="strategy")
 
 
 def strategy_for(text: str, num_ranks: int) -> str:
-    """Returns the strategy itself, or what auto stands for: single on one rank, compressed_halo, exact, on several."""
+    """Returns the spec of the strategy. "auto" is single on one rank and exchange, which is exact too, on several."""
     if text != "auto":
-        return text
-    return "single" if num_ranks == 1 else "compressed_halo"
+        return present_spec(text)
+    return "single" if num_ranks == 1 else "exchange"
 
 
-__all__ = ["STRATEGIES", "Strategy", "parse_strategy", "strategy_for"]
+__all__ = ["ALIASES", "STRATEGIES", "parse_strategy", "present_spec", "strategy_for"]

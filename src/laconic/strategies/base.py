@@ -122,8 +122,8 @@ class Strategy(ABC):
         """Changes the graph between two epochs, and returns the shard to go on with; all ranks call it together."""
         name = type(self).__module__.rpartition(".")[2]
         raise ConfigError(
-            f"The strategy {name} cannot change its graph during a run. Use compressed_halo, which can, on any number "
-            f"of ranks, one included; or write a new store and start again."
+            f"The strategy {name} cannot change its graph during a run. Use the strategy exchange, which "
+            f"can, on any number of ranks, one included; or write a new store and start again."
         )
 
     @abstractmethod

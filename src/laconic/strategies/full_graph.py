@@ -49,7 +49,7 @@ class FullGraph(PlacedStrategy):
         exchange: sparse sends only rows that some edge needs, dense all rows of a block.
         partitioner: cuts a graph that does not come from a store; auto: metis for sparse exchange, random for dense.
         codec, schedule: how rows and sums are written for the way in training, and at which rate, as in
-            compressed_halo; identity changes nothing. For grids with whole rows (pj = 1).
+            the strategy exchange; identity changes nothing. For grids with whole rows (pj = 1).
         staged: rows travel block by block, the product of one running while the next is under way, so that two blocks
             of other ranks are in memory at most, not all; more messages one after the other.
         link_mbit: speed of a rank's link, by which a plan weighs what travels against what is computed. Told, not

@@ -29,8 +29,8 @@ class Single(Strategy):
     def check_ranks(self, num_ranks: int) -> None:
         if num_ranks > 1:
             raise ConfigError(
-                f"The strategy single is for one rank, but there are {num_ranks}. Use compressed_halo, which gives the "
-                f"same result on several."
+                f"The strategy single is for one rank, but there are {num_ranks}. Use the strategy exchange, "
+                f"which gives the same result on several."
             )
 
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:

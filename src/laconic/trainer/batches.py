@@ -17,7 +17,7 @@ from laconic.graph import Graph, Shard
 from laconic.graph.sampling import NeighbourSampler, epoch_batches
 from laconic.specs import split_spec
 from laconic.store import Store
-from laconic.strategies import Strategy
+from laconic.strategies.base import Strategy
 from laconic.trainer.config import Config, TrainingConfig
 
 DEFAULT_FANOUT = 10

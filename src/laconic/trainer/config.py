@@ -15,6 +15,7 @@ from typing import Literal, final
 from laconic.errors import ConfigError
 from laconic.models import ModelSpec
 from laconic.models.gcn import Gcn
+from laconic.strategies import present_spec
 
 
 @final
@@ -37,8 +38,8 @@ class TrainingConfig:
     """How the model learns. Every field here changes the result."""
 
     strategy: str = "auto"
-    """How ranks learn together: single, compressed_halo, gradient_only or full_graph, with settings of its own; auto:
-    single on one rank and compressed_halo, which is exact too, on several."""
+    """How ranks learn together: single, exchange, gradient_only or full_graph, with settings of its own; auto:
+    single on one rank and exchange, which is exact too, on several."""
     epochs: int = 200
     """Passes over the training nodes. The only field here that a resumed run may change: it may grow."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
@@ -64,6 +65,8 @@ class TrainingConfig:
     """Decides first weights, dropout, batches, samples and torch's own generator; the same seed gives the same run."""
 
     def __post_init__(self) -> None:
+        # Ranks and run folders compare the settings as text.
+        object.__setattr__(self, "strategy", present_spec(self.strategy))
         _check_at_least("training.epochs", self.epochs, 1)
         _check_at_least("training.batch_size", self.batch_size, 0)
         if self.evaluate_every != "auto":

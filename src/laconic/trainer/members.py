@@ -17,7 +17,8 @@ from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
 from laconic.models import build_model
 from laconic.store import Manifest, Store
-from laconic.strategies import Strategy, parse_strategy
+from laconic.strategies import parse_strategy
+from laconic.strategies.base import Strategy
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import model_name

@@ -23,7 +23,7 @@ from laconic.graph import Graph, Shard
 from laconic.launching.agreement import check_agreement
 from laconic.models import OwnModel, build_model
 from laconic.store import Manifest, Store, looks_like_store, open_store
-from laconic.strategies import parse_strategy
+from laconic.strategies import parse_strategy, strategy_for
 from laconic.trainer.by_node import gather_by_node
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.data import describe_data, open_data, prepare_rows
@@ -105,7 +105,7 @@ def predict(
             facts["model"] = config.model.sha256
         check_agreement(communicator, {name: str(fact) for name, fact in facts.items()})
         # The exact ones, whatever the model was trained with.
-        strategy = parse_strategy("single" if communicator.num_ranks == 1 else "compressed_halo")
+        strategy = parse_strategy(strategy_for("auto", communicator.num_ranks))
         shard = strategy.place(data, communicator)
         # As in training, whatever the features of this graph look like.
         prepare = partial(prepare_rows, normalised=snapshot.notes["inputs"]["normalise_features"])

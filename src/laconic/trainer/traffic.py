@@ -21,7 +21,7 @@ from torch import nn
 from laconic.comm import Communicator
 from laconic.comm.ledger import PHASES
 from laconic.records import LedgerRecord
-from laconic.strategies import Strategy
+from laconic.strategies.base import Strategy
 
 _PURPOSES = {"forward": "rows", "backward": "rows", "repartition": "refresh"}
 EVERY_EPOCH = ("rows", "gradients", "refresh", "evaluation")

@@ -92,7 +92,7 @@ def test_a_run_in_which_one_rank_steps_alone_ends_without_a_checkpoint(tmp_path,
 
     monkeypatch.setattr(loop, "train_step", step_apart)
     config = Config(
-        training=TrainingConfig(strategy="compressed_halo(partitioner=random)", epochs=2),
+        training=TrainingConfig(strategy="exchange(partitioner=random)", epochs=2),
         run=RunConfig(folder=str(tmp_path / "run"), tensorboard=False, threads=1),
     )
 

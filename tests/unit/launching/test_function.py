@@ -45,7 +45,7 @@ def test_ranks_as_threads_learn_what_one_rank_learns(make_graph):
 def test_the_trainer_finds_the_ranks_too(make_graph, tmp_path):
     graph = make_graph()
     run = laconic.trainer.RunConfig(folder=str(tmp_path / "run"), tensorboard=False, threads=1)
-    training = laconic.trainer.TrainingConfig(epochs=2, strategy="compressed_halo")
+    training = laconic.trainer.TrainingConfig(epochs=2, strategy="exchange")
     config = laconic.Config(training=training, run=run)
     summaries = launch(lambda: laconic.start(config, graph=graph), ranks=2)
     assert [summary.num_ranks for summary in summaries] == [2, 2]

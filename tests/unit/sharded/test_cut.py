@@ -49,7 +49,7 @@ def test_schedules_that_are_told_no_rate_begin_with_that_of_the_cut(codec):
     models = [GraphSAGE(graph.num_features, 8, 2, 3).double() for _ in range(3)]
 
     def on_rank(transport):
-        strategy = parse_strategy(f"compressed_halo(codec={codec}, schedule=linear(epochs=50), partitioner=random)")
+        strategy = parse_strategy(f"exchange(codec={codec}, schedule=linear(epochs=50), partitioner=random)")
         shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         plan = strategy._rate_plan(models[transport.rank], strategy._cut, [])
         return plan.rates(1, 0, ()), set(shard.node_ids[: shard.num_owned].tolist())

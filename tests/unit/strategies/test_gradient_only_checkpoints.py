@@ -69,7 +69,7 @@ def test_a_convolution_inside_a_checkpoint_is_refused_by_all_ranks(
     copies = [copy.deepcopy(model) for _ in range(2)]
 
     def run(communicator):
-        with pytest.raises(ConfigError, match=r"Conv was called under torch.utils.checkpoint.*compressed_halo"):
+        with pytest.raises(ConfigError, match=r"Conv was called under torch.utils.checkpoint.*exchange"):
             train(communicator, spec, copies[communicator.rank], graph)
         return True
 

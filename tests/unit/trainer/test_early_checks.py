@@ -13,7 +13,7 @@ SBM = "sbm(nodes=60)"
 
 
 def layer(source=SBM, **training):
-    return {"data": {"source": str(source)}, "training": {"strategy": "compressed_halo", **training}}
+    return {"data": {"source": str(source)}, "training": {"strategy": "exchange", **training}}
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,14 @@ def test_what_can_be_trained_passes_and_writes_nothing(store, tmp_path, monkeypa
     [
         ({**layer(), "model": {"name": "gnc"}}, ConfigError, "Did you mean 'gcn'"),
         (layer(strategy="halo"), ConfigError, "Unknown strategy 'halo'"),
-        (layer(strategy="compressed_halo(codec='x')"), ConfigError, "[Uu]nknown codec"),
+        (layer(strategy="exchange(codec='x')"), ConfigError, "[Uu]nknown codec"),
         (layer("not/there.npz"), DataError, "no such file or folder"),
         (layer("sbn"), ConfigError, "Did you mean 'sbm'"),
         ({**layer(), "run": {"folder": "."}}, CheckpointError, "exists already"),
-        (layer(strategy="single"), ConfigError, "single is for one rank, but there are 2. Use compressed_halo"),
+        (layer(strategy="single"), ConfigError, "single is for one rank, but there are 2. Use the strategy exchange"),
         (layer(strategy="full_graph(grid='1.5d(c=4)')"), ConfigError, "4"),
-        (layer(batch_size=8), ConfigError, "compressed_halo trains on the whole graph"),
-        (layer(strategy="auto", batch_size=8), ConfigError, "compressed_halo trains on the whole graph"),
+        (layer(batch_size=8), ConfigError, "exchange trains on the whole graph"),
+        (layer(strategy="auto", batch_size=8), ConfigError, "exchange trains on the whole graph"),
         (layer(strategy="gradient_only", batch_size=8, fanouts=[5]), ConfigError, "one number per hop of the model, 2"),
         (layer(strategy="gradient_only", fanouts=[5, 5]), ConfigError, "nothing is drawn"),
         (layer(strategy="gradient_only(keep=sums)", batch_size=8), ConfigError, "without correction=sweep"),
@@ -83,7 +83,7 @@ def test_a_run_in_batches_on_one_rank_is_refused_on_several_which_take_the_whole
     training = TrainingConfig(epochs=1, batch_size=8)
     start(Config(DataConfig(SBM), training=training, run=RunConfig(folder=str(tmp_path / "run"), tensorboard=False)))
     check_resume(tmp_path / "run", [], 1)
-    with pytest.raises(ConfigError, match="compressed_halo trains on the whole graph"):
+    with pytest.raises(ConfigError, match="exchange trains on the whole graph"):
         check_resume(tmp_path / "run", [], 2)
 
 

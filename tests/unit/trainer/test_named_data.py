@@ -99,7 +99,7 @@ def test_nodes_that_were_added_go_by_their_numbers(tmp_path, graph, on_ranks, ki
     data = graph if kind == "graph" else str(tmp_path / "store")
 
     def work(communicator):
-        session = join(data, strategy="compressed_halo", communicator=communicator)
+        session = join(data, strategy="exchange", communicator=communicator)
         model = build_model(parse_model("gcn(hidden=8)"), num_features=8, num_classes=4, seed=0)
         session.attach(model)
         before = session.predict()

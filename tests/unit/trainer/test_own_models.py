@@ -71,7 +71,7 @@ def test_a_graph_that_was_given_may_be_given_as_a_file_to_predict(tmp_path, smal
 def test_ranks_train_an_own_model_as_one_does(tmp_path, make_graph, on_ranks, net):
     graph = make_graph()
     one = start(config_of(tmp_path / "one", model=net), graph=graph)
-    many = config_of(tmp_path / "many", strategy="compressed_halo", model=net)
+    many = config_of(tmp_path / "many", strategy="exchange", model=net)
     (rank_0, *_) = on_ranks(2, lambda communicator: start(many, graph=graph, communicator=communicator))
     assert rank_0.best.val == one.best.val
     assert (tmp_path / "many/model/net.py").read_text() == NET
@@ -84,7 +84,7 @@ def test_ranks_with_different_code_say_so_before_they_train(tmp_path, small_grap
     (tmp_path / "there").mkdir()
     (tmp_path / "there/net.py").write_text(NET + "# changed\n")
     models = [net, parse_model(f"{tmp_path}/there/net.py:Net")]
-    config = config_of(tmp_path / "run", strategy="compressed_halo")
+    config = config_of(tmp_path / "run", strategy="exchange")
 
     def run(communicator):
         own = dataclasses.replace(config, model=models[communicator.rank])

@@ -100,7 +100,7 @@ def test_norms_of_ranks_that_run_out_of_training_nodes_stay_alike(tmp_path, grap
     assert all(bool(torch.isfinite(value).all()) for value in norms.values())
 
 
-@pytest.mark.parametrize("strategy", [REMEMBERED, "compressed_halo(partitioner=random)"])
+@pytest.mark.parametrize("strategy", [REMEMBERED, "exchange(partitioner=random)"])
 def test_ranks_without_any_node_take_part_in_steps_on_the_whole_graph(tmp_path, graph, model, on_ranks, strategy):
     tiny = dataclasses.replace(
         graph,

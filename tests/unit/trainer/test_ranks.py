@@ -22,7 +22,7 @@ from laconic.strategies import parse_strategy
 from laconic.trainer import Config, DataConfig, RunConfig, TrainingConfig, loop, predict, resume, start
 from laconic.trainer.checkpoint import Checkpoints
 
-HALO = "compressed_halo(partitioner=random)"
+HALO = "exchange(partitioner=random)"
 # What a step and an evaluation cost; the rest is setting up and writing down.
 WORK = ("forward", "backward", "gradients", "evaluation")
 
@@ -353,7 +353,7 @@ def test_a_run_goes_on_on_another_number_of_ranks(
     ("training", "words"),
     [
         ({"batch_size": 8}, f"training.batch_size is 8, but the strategy {HALO} trains on the whole graph"),
-        ({"strategy": "single"}, "The strategy single is for one rank, but there are 2. Use compressed_halo"),
+        ({"strategy": "single"}, "The strategy single is for one rank, but there are 2. Use the strategy exchange"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused_by_all_of_them(tmp_path, graph, model, refusals, training, words):

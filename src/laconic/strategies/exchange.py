@@ -31,7 +31,7 @@ from laconic.strategies._placed import PlacedStrategy
 
 @final
 @dataclass(eq=False)
-class CompressedHalo(PlacedStrategy):
+class Exchange(PlacedStrategy):
     """Each rank owns a part of the nodes and gets what it lacks of its neighbours' rows, layer by layer.
 
     In training, rows and their gradients go through the codec; evaluation is exact.

@@ -142,7 +142,7 @@ def test_the_gradient_is_that_of_the_network_with_the_codec_in_it(name, codec):
     models = [MODELS[name]() for _ in range(3)]
 
     def on_rank(transport):
-        strategy = parse_strategy(f"compressed_halo(codec={codec!r}, schedule=constant(value=3.0), partitioner=random)")
+        strategy = parse_strategy(f"exchange(codec={codec!r}, schedule=constant(value=3.0), partitioner=random)")
         shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = models[transport.rank]
         strategy.attach(model, shard, seed=5)
@@ -180,7 +180,7 @@ def test_the_mean_gradient_through_stochastic_messages_back_is_the_exact_one():
     models = [Stack(nn.Linear(IN, 24), SAGEConv(24, 30)).double() for _ in range(3)]
 
     def on_rank(transport, codec):
-        strategy = parse_strategy(f"compressed_halo(codec={codec}, partitioner=random)")
+        strategy = parse_strategy(f"exchange(codec={codec}, partitioner=random)")
         shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = models[transport.rank]
         attachment = strategy.attach(model, shard, seed=5)
@@ -207,7 +207,7 @@ def test_the_mean_gradient_through_stochastic_messages_back_is_the_exact_one():
 def test_a_run_that_is_continued_equals_one_that_never_stopped(codec, schedule):
     if "adaptive" in schedule and codec.startswith(("cache", "stale")):
         with pytest.raises(ConfigError, match="they do not know what receivers have"):
-            parse_strategy(f"compressed_halo(codec={codec}, schedule={schedule})")
+            parse_strategy(f"exchange(codec={codec}, schedule={schedule})")
         return
     text = f"codec={codec}, schedule={schedule}"
     whole, continued = run_coded(text, 6), run_coded(text, 6, resume_at=3)
@@ -252,9 +252,9 @@ def test_the_rates_of_an_adaptive_run_answer_to_its_errors():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("compressed_halo(codec=subst)", r"Unknown codec 'subst'.*Did you mean 'subset'"),
-        ("compressed_halo(codec=subset, schedule=constnat)", r"Unknown schedule 'constnat'.*Did you mean 'constant'"),
-        ("compressed_halo(codec=quantize(bits=5))", "bits should be 1, 2, 4 or 8"),
+        ("exchange(codec=subst)", r"Unknown codec 'subst'.*Did you mean 'subset'"),
+        ("exchange(codec=subset, schedule=constnat)", r"Unknown schedule 'constnat'.*Did you mean 'constant'"),
+        ("exchange(codec=quantize(bits=5))", "bits should be 1, 2, 4 or 8"),
     ],
 )
 def test_unknown_members_are_refused_at_once(text, told):
