@@ -48,6 +48,7 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
     from laconic.kernels.compile import load_compiler
     from laconic.kernels.keyed import fold_key
     from laconic.partitioners import PARTITIONERS
+    from laconic.sharded.cover import cover_of_pair
     from laconic.store import REORDERS, check_reorder, write_store
 
     tell = report or (lambda line: None)
@@ -63,6 +64,8 @@ def warm_up_all(report: Callable[[str], None] | None = None) -> None:
         if name != "given":  # it reads a file
             tell(f"partitioner {name}")
             parts = kind().assign(graph, 2, np.random.default_rng(0))
+    tell("cover")
+    cover_of_pair(graph.adjacency.indptr, graph.adjacency.indices, graph.num_nodes)
     tell("codecs")
     key = MessageKey(0, 1, 0, 0, 0, "forward", 0, 1, graph.node_ids.numpy())
     for codec in map(parse_codec, ("quantize(bits=4)", "subset", "boundary_sample")):
