@@ -96,11 +96,13 @@ def train(strategy_text: str, source: Graph, model: nn.Module, communicator: Com
         with torch.no_grad():
             logits = run_model(model, shard)
         counted.append(communicator.ledger.take(epoch))
-    predictions = dict(zip(shard.node_ids.tolist(), logits, strict=True))
+    predictions = dict(zip(shard.node_ids[: shard.num_owned].tolist(), logits, strict=True))
     return Outcome(losses, gradients, predictions, copy.deepcopy(model.state_dict()), counted, predicted)
 
 
-def outcomes(build: Callable[[], nn.Module], graph: Graph, num_ranks: int, partitioner: str, epochs: int):
+def outcomes(
+    build: Callable[[], nn.Module], graph: Graph, num_ranks: int, partitioner: str, epochs: int, settings: str = ""
+):
     torch.manual_seed(0)
     model = build().double()
     copies = [copy.deepcopy(model) for _ in range(num_ranks)]
@@ -112,7 +114,7 @@ def outcomes(build: Callable[[], nn.Module], graph: Graph, num_ranks: int, parti
         torch.get_num_threads()
         torch.set_num_threads(1)
         communicator = Communicator(transport, Ledger(transport.rank))
-        text = f"exchange(partitioner={partitioner})"
+        text = f"exchange(partitioner={partitioner}{settings})"
         return train(text, graph, copies[transport.rank], communicator, epochs)
 
     single = train("single", graph, model, Communicator(LocalTransport(), Ledger(0)), epochs)

@@ -173,6 +173,10 @@ class Aggregator(ABC):
         """
         return self.is_remembered(x) or x.shape[1] <= width_out
 
+    def owned(self, x: Tensor) -> Tensor:
+        """Returns the rows of x that this rank owns: statistics over nodes are sums over these."""
+        return x
+
     def total(self, x: Tensor) -> Tensor:
         """Returns the sum of x over ranks."""
         return x

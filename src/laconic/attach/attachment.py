@@ -7,7 +7,7 @@ parameters, state_dict keys, hooks, classes and deep copies stay what they were,
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import MethodType
 from typing import Any, final
@@ -26,6 +26,7 @@ from laconic.attach.forward import needs_edge_weight, plain_forward, signature_o
 from laconic.attach.norms import is_over_nodes, norm_forward
 from laconic.attach.scope import Scope, StandIn
 from laconic.attach.shared import NOT_ROWS, is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
+from laconic.attach.trimming import TrimmedRows, owned_rows
 from laconic.attach.uncompiled import uncompiled
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
@@ -239,7 +240,7 @@ def _misfit(conv: Any, scope: Scope, given: dict[str, Any]) -> str | None:
         return "it is being traced"
     if not scope.owns_edges(given["edge_index"]):
         return "it was called with an edge_index other than the graph's own"
-    if not _is_rows(given["x"], scope.shard.num_rows):
+    if not _is_rows(given["x"], scope.shard):
         return NOT_ROWS
     for name, value in given.items():
         if name in ("self", "x", "edge_index") or value is None:
@@ -255,11 +256,11 @@ def _misfit(conv: Any, scope: Scope, given: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_rows(x: object, num_rows: int) -> bool:
+def _is_rows(x: object, shard: Shard) -> bool:
     return (
         isinstance(x, Tensor)
         and x.dim() == 2
-        and x.shape[0] == num_rows
+        and shard.hop_of(len(x)) is not None
         and x.is_floating_point()
         and x.layout == torch.strided
     )
@@ -302,19 +303,23 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             return plain_forward(self)(self, *args, **kwargs)
     inner = _inner_forward(self, scope)
     if not self.training:
-        with scope.passing(is_training=False):
-            return inner(self, *args, **kwargs)
+        with scope.passing(is_training=False), _trimming(scope):
+            return owned_rows(scope.shard, inner(self, *args, **kwargs))
     scope.call = 0
     scope.edge_ends.clear()
     scope.grad_enabled = torch.is_grad_enabled()
     try:
-        with scope.passing(is_training=True), KeyedDropout(scope):
-            out = inner(self, *args, **kwargs)
+        with scope.passing(is_training=True), KeyedDropout(scope), _trimming(scope):
+            out = owned_rows(scope.shard, inner(self, *args, **kwargs))
         _watch_gradients(out, scope)
         return out
     finally:
         scope.grad_enabled = False
         scope.step += 1
+
+
+def _trimming(scope: Scope) -> AbstractContextManager[object]:
+    return TrimmedRows(scope.shard) if scope.shard.rows_within else nullcontext()
 
 
 def _watch_gradients(out: Any, scope: Scope) -> None:

@@ -59,8 +59,8 @@ class KeyedDropout(TorchFunctionMode):
             ids = scope.shard.source_ids
             sources, destinations = scope.edge_ends[-1]
             return drop_edges(x, probability, key, ids[sources], ids[destinations])
-        if num_rows == scope.shard.num_rows:
-            return drop_nodes(x, probability, key, scope.shard.node_ids)
+        if scope.shard.hop_of(num_rows) is not None:
+            return drop_nodes(x, probability, key, scope.shard.node_ids[:num_rows])
         # Neither a row per node nor one per edge: only the position is left to go by.
         rows = x if x.dim() else x.unsqueeze(0)
         return drop_nodes(rows, probability, key, torch.arange(rows.shape[0])).view(x.shape)

@@ -33,7 +33,7 @@ def norm_forward(self: Any, *args: Any, **kwargs: Any) -> Tensor:
             f"{type(self).__name__} was called with a batch vector, for several graphs in one. Over several ranks it "
             f"normalises one graph; leave batch out."
         )
-    if not isinstance(rows, Tensor) or rows.dim() != 2 or rows.shape[0] != scope.shard.num_rows:
+    if not isinstance(rows, Tensor) or rows.dim() != 2 or scope.shard.hop_of(len(rows)) is None:
         raise UnsupportedModelError(
             f"{type(self).__name__} was called with something else than one row per node, whose statistics over all "
             f"ranks are not known. Normalise rows of nodes, or use a norm within a row, such as LayerNorm(mode='node')."
@@ -57,9 +57,9 @@ def _batch_norm(norm: nn.BatchNorm1d, aggregator: Aggregator, x: Tensor) -> Tens
 
 def _standardise(norm: Any, aggregator: Aggregator, x: Tensor) -> Tensor:
     count = _count(aggregator)
-    mean = aggregator.total(x.sum(0)) / count
+    mean = aggregator.total(aggregator.owned(x).sum(0)) / count
     centred = x - mean
-    variance = aggregator.total(centred.square().sum(0)) / count
+    variance = aggregator.total(aggregator.owned(centred).square().sum(0)) / count
     if norm.training and norm.running_mean is not None:
         _update(norm, count, mean, variance)
     return _affine(centred * torch.rsqrt(variance + norm.eps), norm.weight, norm.bias)
@@ -87,31 +87,31 @@ def _instance_norm(norm: pyg.InstanceNorm, aggregator: Aggregator, x: Tensor) ->
 
 def _layer_norm(norm: pyg.LayerNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
     count = _count(aggregator) * x.shape[1]
-    centred = x - aggregator.total(x.sum()) / count
-    deviation = (aggregator.total(centred.square().sum()) / count).sqrt()
+    centred = x - aggregator.total(aggregator.owned(x).sum()) / count
+    deviation = (aggregator.total(aggregator.owned(centred).square().sum()) / count).sqrt()
     return _affine(centred / (deviation + norm.eps), norm.weight, norm.bias)
 
 
 def _graph_norm(norm: pyg.GraphNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
     count = _count(aggregator)
-    out = x - aggregator.total(x.sum(0)) / count * norm.mean_scale
-    variance = aggregator.total(out.square().sum(0)) / count
+    out = x - aggregator.total(aggregator.owned(x).sum(0)) / count * norm.mean_scale
+    variance = aggregator.total(aggregator.owned(out).square().sum(0)) / count
     return _affine(out / (variance + norm.eps).sqrt(), norm.weight, norm.bias)
 
 
 def _pair_norm(norm: pyg.PairNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
     count = _count(aggregator)
-    x = x - aggregator.total(x.sum(0)) / count
+    x = x - aggregator.total(aggregator.owned(x).sum(0)) / count
     eps = float(norm.eps)
     if norm.scale_individually:
         spread = eps + torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     else:
-        spread = (eps + aggregator.total(x.square().sum()) / count).sqrt()
+        spread = (eps + aggregator.total(aggregator.owned(x).square().sum()) / count).sqrt()
     return torch.div(x * float(norm.scale), spread)
 
 
 def _mean_subtraction(norm: pyg.MeanSubtractionNorm, aggregator: Aggregator, x: Tensor) -> Tensor:
-    return x - aggregator.total(x.sum(0)) / _count(aggregator)
+    return x - aggregator.total(aggregator.owned(x).sum(0)) / _count(aggregator)
 
 
 def _count(aggregator: Aggregator) -> int:

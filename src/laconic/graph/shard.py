@@ -29,6 +29,8 @@ class Shard:
         num_owned: how many rows this rank (or batch) answers for: the loss is over them.
         edge_weight: weight of each edge, in the order of `edge_index`.
         halo_ids: id of each halo node, int64; none unless ranks share the graph.
+        rows_within: where rows of other ranks are computed here too: rows within 1, 2, ... hops of the owned ones. `x`
+            and `node_ids` have the last of them; `y`, the masks and outputs have the owned rows alone.
     """
 
     x: Tensor
@@ -42,6 +44,7 @@ class Shard:
     test_mask: Tensor
     edge_weight: Tensor | None = None
     halo_ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    rows_within: tuple[int, ...] = ()
 
     @staticmethod
     def whole(graph: Graph) -> "Shard":
@@ -63,14 +66,25 @@ class Shard:
     def num_rows(self) -> int:
         return self.x.shape[0]
 
+    def hop_of(self, num_rows: int) -> int | None:
+        """Returns how many hops of rows a tensor with so many rows has beside the owned ones; None: it has no rows."""
+        if num_rows == self._num_destinations:
+            return 0
+        return self.rows_within.index(num_rows) + 1 if num_rows in self.rows_within else None
+
+    @property
+    def _num_destinations(self) -> int:
+        return self.num_owned if self.rows_within else self.num_rows
+
     @property
     def num_sources(self) -> int:
-        return self.num_rows + len(self.halo_ids)
+        return self._num_destinations + len(self.halo_ids)
 
     @cached_property
     def source_ids(self) -> Tensor:
-        """Ids of the rows, then of the halo."""
-        return torch.cat([self.node_ids, self.halo_ids]) if len(self.halo_ids) else self.node_ids
+        """Ids of the rows that edges arrive at, then of the halo."""
+        ids = self.node_ids[: self._num_destinations]
+        return torch.cat([ids, self.halo_ids]) if len(self.halo_ids) else ids
 
     @cached_property
     def train_rows(self) -> Tensor:

@@ -16,9 +16,12 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Attention, Linear
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT, RememberedInputs
+from laconic.graph import Shard
 from laconic.sharded.attention import SplitAttention
 from laconic.sharded.axis import Axis, PlacedAxis
 from laconic.sharded.coder import ProductCoder
+from laconic.sharded.hops import HopMatrix
+from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.placement import Placement
 from laconic.sharded.position import Position
@@ -37,6 +40,7 @@ class ShardedAggregator(Aggregator):
         placement: what this rank holds.
         coder: says how rows and sums travel in training; by default, and always in evaluation, as they are.
         known_halo_features: returns features of the halo rows, (H, F), where they are here already, on all ranks.
+        shard: the placement's shard with the rows of its hops behind the owned ones.
     """
 
     def __init__(
@@ -44,14 +48,16 @@ class ShardedAggregator(Aggregator):
         placement: Placement,
         coder: ProductCoder | None = None,
         known_halo_features: Callable[[], Tensor | None] | None = None,
+        shard: Shard | None = None,
     ) -> None:
-        super().__init__(placement.shard)
+        super().__init__(shard or placement.shard)
         self._placement = placement
         self._coder = coder
-        self._remembered = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
+        self._remembered = RememberedInputs(self._shard.x, num_rows=placement.largest_num_rows)
         self._position = Position("evaluation", -1)
         self._ledger = placement.communicator.ledger
         self._operators: dict[Linear, ShardedMatrix] = {}
+        self._hop_matrices: dict[tuple[int, Linear], HopMatrix] = {}
         self._known_halo_features = known_halo_features
         self.uses_halo_features = False
         """Whether halo rows of the features were asked for; the same on all ranks."""
@@ -79,14 +85,17 @@ class ShardedAggregator(Aggregator):
         return sum_over_ranks(self._placement.communicator, x, self._position)
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
-        if not self.is_remembered(x):
-            return self._product(self._operator(aggregation), x)
-        return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
+        hop = self._hop_of(x)
+        if self.is_remembered(x):
+            return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
+        if hop:
+            return self._hop_matrix(hop, aggregation) @ x
+        return self._product(self._operator(aggregation), x)
 
     def projected(
         self, aggregation: Linear, x: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor | None
     ) -> Tensor | None:
-        operator = None if self.is_remembered(x) else self._operator(aggregation)
+        operator = None if self.is_remembered(x) or self._hop_of(x) else self._operator(aggregation)
         if not isinstance(operator, ShardedOperator) or operator.is_staged or self._placement.grid.pj > 1:
             return None
         project = project_before if weight.shape[0] < weight.shape[1] else project_after
@@ -95,6 +104,9 @@ class ShardedAggregator(Aggregator):
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
+        hop = self._hop_of(x)
+        if hop:
+            return self._drop_in_hop(hop, aggregation, probability, keys) @ x
         ids = (self._placement.row_ids, self._placement.column_ids)
         left = self._dropped(
             aggregation,
@@ -104,6 +116,9 @@ class ShardedAggregator(Aggregator):
             lambda left, key: left.dropped(probability, key, *ids),
         )
         return self._product(left, x)
+
+    def owned(self, x: Tensor) -> Tensor:
+        return x[: self._placement.shard.num_rows] if self._placement.hops else x
 
     def sources(self, x: Tensor) -> Tensor:
         if self._keeps_sources_of(x):
@@ -162,12 +177,35 @@ class ShardedAggregator(Aggregator):
 
     def _multiply_once(self, aggregation: Linear, x: Tensor) -> Tensor:
         operator, swap = self._operator(aggregation), self._placement.swap
-        halo = self._kept_halo(x)
+        halo, own = self._kept_halo(x), self.owned(x)
         with self._setup():
             if halo is not None and isinstance(operator, ShardedOperator):
-                return operator.multiply_while(x, x.shape[1], fetched=halo)
-            rows = operator.multiply(swap.split(x), widest_slice(x.shape[1], self._placement.grid.pj))
-            return swap.join(rows, x.shape[1])
+                rows = operator.multiply_while(own, x.shape[1], fetched=halo)
+            else:
+                rows = operator.multiply(swap.split(own), widest_slice(x.shape[1], self._placement.grid.pj))
+                rows = swap.join(rows, x.shape[1])
+            # Constant, so that the sums of rows that are computed here come once, from their owners.
+            for hop in self._placement.hops:
+                rows = hop.with_rows(rows)
+            return rows
+
+    def _hop_of(self, x: Tensor) -> int:
+        """Returns how many hops of rows x has beside the owned ones."""
+        return (self._shard.hop_of(len(x)) or 0) if self._placement.hops else 0
+
+    def _hop_matrix(self, hop: int, aggregation: Linear) -> HopMatrix:
+        if (hop, aggregation) not in self._hop_matrices:
+            with self._setup():
+                whole = self._placement.hops[hop - 1].block.whole(aggregation)
+            self._hop_matrices[hop, aggregation] = HopMatrix(whole)
+        return self._hop_matrices[hop, aggregation]
+
+    def _drop_in_hop(self, hop: int, aggregation: Linear, probability: float, keys: Sequence[np.uint64]) -> HopMatrix:
+        """Returns the matrix of a hop with entries dropped once per key: each propagation has a hop of its own."""
+        matrix, ids = self._hop_matrix(hop, aggregation), self._shard.node_ids[: self._shard.rows_within[hop - 1]]
+        for key in keys:
+            matrix = matrix.dropped(probability, key, ids)
+        return matrix
 
     def _gather_once(self, x: Tensor) -> Tensor:
         halo = self._kept_halo(x)
@@ -176,12 +214,17 @@ class ShardedAggregator(Aggregator):
 
     def _kept_halo(self, x: Tensor) -> Tensor | None:
         """Returns the halo rows of x if they are here."""
-        if x is not self._shard.x:
+        if x is not self._shard.x or self._placement_columns is not self._placement.sources:
             return None
         self.uses_halo_features = True
         if self._placement.halo_x is None and self._known_halo_features is not None:
             return self._known_halo_features()
         return self._placement.halo_x
+
+    @property
+    def _placement_columns(self) -> PlacedAxis | None:
+        operators = self._placement.operators
+        return operators.columns if isinstance(operators, BlockOperators) else None
 
     def _operator(self, aggregation: Linear) -> ShardedMatrix:
         if aggregation not in self._operators:

@@ -17,7 +17,7 @@ def check_convolutions(model: nn.Module, grid: Grid) -> None:
         # As in halo exchange, all edges into a rank's rows are there.
         return
     for name, module in model.named_modules():
-        if not isinstance(module, MessagePassing) or _is_fixed(module) or (grid.pj == 1 and _is_attention(module)):
+        if not isinstance(module, MessagePassing) or is_fixed(module) or (grid.pj == 1 and _is_attention(module)):
             continue
         where = 'grid="1d" or the strategy exchange'
         if _is_attention(module):
@@ -50,7 +50,8 @@ def _why_not_fixed(conv: MessagePassing) -> str:
     return why_no_kernel(conv) or ("attention decides its weights" if _is_attention(conv) else "it takes a maximum")
 
 
-def _is_fixed(conv: MessagePassing) -> bool:
+def is_fixed(conv: MessagePassing) -> bool:
+    """Whether a convolution is a fixed matrix: the same weight for an edge in every step, whatever the rows are."""
     return why_no_kernel(conv) is None and type(conv) in _FIXED and conv.aggr != "max"
 
 

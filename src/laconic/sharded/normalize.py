@@ -22,6 +22,18 @@ from laconic.sharded.product import ShardedOperators
 
 @final
 @dataclass(frozen=True, eq=False)
+class _Factors:
+    """The factors of a matrix on a block, as LinearOperator has them; the diagonal is of the own rows."""
+
+    values: FloatArray | None
+    row_scale: FloatArray | None = None
+    column_scale: FloatArray | None = None
+    diagonal: FloatArray | None = None
+    skip_loops: bool = False
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class BlockOperators(ShardedOperators):
     """Makes operators on a block.
 
@@ -50,17 +62,24 @@ class BlockOperators(ShardedOperators):
         return Quarters.of(self.adjacency, self.num_own)
 
     def of(self, aggregation: Linear) -> ShardedOperator:
+        return self._cut(self._factors(aggregation))
+
+    def whole(self, aggregation: Linear) -> LinearOperator:
+        """Returns the matrix of all edges held here, (R x C), whose rows are all own rows: sums stay here."""
+        return LinearOperator(self.adjacency, **vars(self._factors(aggregation)))
+
+    def _factors(self, aggregation: Linear) -> "_Factors":
         values = self.weights if aggregation.weighted else None
         assert values is not None or not aggregation.weighted
         if aggregation.kind == "sum":
             own_weight = aggregation.own_weight
-            return self._cut(values, diagonal=None if own_weight is None else np.full(self.num_own, own_weight))
+            return _Factors(values, diagonal=None if own_weight is None else np.full(self.num_own, own_weight))
         if aggregation.kind == "mean":
             degrees = self._summed(self.adjacency.row_degrees.astype(np.float64))
-            return self._cut(values, row_scale=self._for_rows(1.0 / np.maximum(degrees, 1)))
+            return _Factors(values, row_scale=self._for_rows(1.0 / np.maximum(degrees, 1)))
         return self._gcn(aggregation, values)
 
-    def _gcn(self, aggregation: Linear, values: FloatArray | None) -> ShardedOperator:
+    def _gcn(self, aggregation: Linear, values: FloatArray | None) -> "_Factors":
         """As `graph.normalize.gcn_operator`, whose rows have all their edges."""
         num_own, rows, columns = self.num_own, self.adjacency.row_of_edge, self.adjacency.indices
         weights = np.ones(self.adjacency.num_edges) if values is None else values
@@ -72,7 +91,7 @@ class BlockOperators(ShardedOperators):
             weights = np.where(is_loop, 0.0, weights)
         degrees = self._summed(np.bincount(rows, weights=weights, minlength=self.adjacency.num_rows).astype(np.float64))
         scale = inverse_square_root(degrees + loops if aggregation.self_loops else degrees)
-        return self._cut(
+        return _Factors(
             values,
             row_scale=self._for_rows(scale),
             column_scale=self._for_columns(scale),
@@ -93,27 +112,20 @@ class BlockOperators(ShardedOperators):
     def _for_columns(self, own: FloatArray) -> FloatArray:
         return _with_others(self.columns, own)
 
-    def _cut(
-        self,
-        values: FloatArray | None,
-        *,
-        row_scale: FloatArray | None = None,
-        column_scale: FloatArray | None = None,
-        diagonal: FloatArray | None = None,
-        skip_loops: bool = False,
-    ) -> ShardedOperator:
+    def _cut(self, factors: "_Factors") -> ShardedOperator:
         own, other, quarters = slice(0, self.num_own), slice(self.num_own, None), self.quarters
 
         def quarter(number: int, adjacency: Adjacency, rows: slice, columns: slice) -> LinearOperator:
             # A row's own features, and loops, are in the own block.
             is_own = number == 0
+            values, row_scale, column_scale = factors.values, factors.row_scale, factors.column_scale
             return LinearOperator(
                 adjacency,
                 None if values is None else values[quarters.masks[number]],
                 None if row_scale is None else row_scale[rows],
                 None if column_scale is None else column_scale[columns],
-                diagonal if is_own else None,
-                skip_loops and is_own,
+                factors.diagonal if is_own else None,
+                factors.skip_loops and is_own,
             )
 
         return ShardedOperator(

@@ -26,6 +26,7 @@ from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray
 from laconic.sharded.axis import Axis, AxisExchange, LineAxis, PlacedAxis, wanted_of_line
 from laconic.sharded.block import Block, BlockMap, edges_of_block, read_block, read_tile
+from laconic.sharded.hops import Hop
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.product import ShardedOperators
 from laconic.sharded.replicated import ReplicatedAxis
@@ -53,6 +54,7 @@ class Placement:
         largest_num_columns: the most columns that the edges of any rank have.
         num_nodes, num_train: nodes, and training nodes, of the whole graph.
         halo_x: features of the halo rows, (H, F), where they are kept: once the graph has changed.
+        hops: rows of others that are computed here too.
     """
 
     shard: Shard
@@ -68,6 +70,7 @@ class Placement:
     num_nodes: int
     num_train: int
     halo_x: Tensor | None = None
+    hops: tuple[Hop, ...] = ()
 
     @property
     def block(self) -> BlockOperators:

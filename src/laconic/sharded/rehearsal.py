@@ -6,11 +6,13 @@ step to step are told by the real sizes.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from laconic.attach import attach, detached_copy
 from laconic.attach.forward import run_model
@@ -24,6 +26,7 @@ from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.booked import BookedCoder
 from laconic.sharded.coder import ProductCoder
 from laconic.sharded.cut import Cut
+from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import Exchanged
 
@@ -45,16 +48,37 @@ def rehearse(
         model: attached or not; it is copied and stays as it is.
         make_coder: returns what books coded products in a ledger; by default rows go as they are.
     """
-    stage = _stage(placement)
-    actor = detached_copy(model)
-    with torch.random.fork_rng(devices=[]):
+    with _playing(model, placement, make_coder) as (actor, stage):
         ledger = stage.communicator.ledger
-        coder = None if make_coder is None else make_coder(ledger)
-        attach(actor, stage.shard, aggregator=ShardedAggregator(stage, coder))
         act(actor, SharedGradients(actor, stage.communicator), stage)
         once = [row for row in ledger.take(0) if row.phase == "setup"]
         act(actor, SharedGradients(actor, stage.communicator), stage)
         return [*once, *ledger.take(epoch)]
+
+
+def flops_of_step(model: nn.Module, placement: Placement) -> int:
+    """Returns the floating-point operations of matrix products in a step on three rows and one row of each hop."""
+    with _playing(model, placement, None) as (actor, stage):
+        play = SharedGradients(actor, stage.communicator)
+        act(actor, play, stage)
+        with FlopCounterMode(display=False) as counter:
+            torch.autograd.backward(play.share(run_model(actor.train(), stage.shard).sum(), weight=1.0))
+        return int(counter.get_total_flops())
+
+
+@contextmanager
+def _playing(
+    model: nn.Module, placement: Placement, make_coder: Callable[[Ledger], ProductCoder] | None
+) -> Iterator[tuple[nn.Module, Placement]]:
+    """Gives a copy of the model, attached to a stage, and the stage."""
+    stage = _stage(placement)
+    actor, ledger = detached_copy(model), stage.communicator.ledger
+    with torch.random.fork_rng(devices=[]):
+        coder = None if make_coder is None else make_coder(ledger)
+        shard = with_hops(stage.shard, stage.hops, ledger)
+        ledger.take(0)
+        attach(actor, shard, aggregator=ShardedAggregator(stage, coder, shard=shard))
+        yield actor, dataclasses.replace(stage, shard=shard)
 
 
 def exchanges_of_step(model: nn.Module, placement: Placement, cut: Cut) -> list[Exchanged]:
@@ -114,6 +138,10 @@ def _stage(placement: Placement) -> Placement:
     stage, ledger = stage_shard(placement.shard, num_halo=0), communicator.ledger
     weights = None if stage.edge_weight is None else stage.edge_weight.double().numpy()
     ids = torch.arange(stage.num_rows)
+    hops, edges = [], stage.adjacency
+    for hop in placement.hops:
+        hops.append(hop.booked(edges, weights, ledger))
+        edges = hops[-1].block.adjacency
     return dataclasses.replace(
         placement,
         shard=stage,
@@ -124,4 +152,5 @@ def _stage(placement: Placement) -> Placement:
         column_ids=ids,
         swap=placement.swap.booked(ledger),
         halo_x=None if placement.halo_x is None else stage.x[:0],
+        hops=tuple(hops),
     )

@@ -1,6 +1,7 @@
 """What no strategy can train, refused by name: better a sentence now than a wrong result or a traceback later."""
 
 import inspect
+import math
 from typing import NoReturn
 
 import torch
@@ -55,6 +56,12 @@ def check_schedule(codec: str, schedule: str) -> None:
             f"schedule {schedule} goes by the error that senders measure, and with codec {codec} they do "
             f"not know what receivers have. Use error_feedback instead, or another schedule."
         )
+
+
+def check_link(link_mbit: float, strategy: str) -> None:
+    """Raises ConfigError unless the speed of a link is one."""
+    if not 0 < link_mbit < math.inf:
+        raise ConfigError(f"{strategy}: link_mbit should be above 0, such as 1000; got {link_mbit}.")
 
 
 def check_codable(codec: str, shard: Shard, communicator: Communicator) -> None:

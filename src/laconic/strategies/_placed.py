@@ -19,6 +19,7 @@ from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.booked import BookedCoder
 from laconic.sharded.coder import ExchangeCoder
 from laconic.sharded.cut import Cut
+from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import Exchanged, RatePlan, costs_of
 from laconic.sharded.rehearsal import exchanges_of_step, rehearse
@@ -68,7 +69,9 @@ class PlacedStrategy(Strategy):
             plan = self._rate_plan(model, self._cut, exchanges)
             plan.check(exchanges)
             self._coder = ExchangeCoder(placement, self._cut, plan, seed, self._gradients)
-        self._aggregator = ShardedAggregator(placement, self._coder)
+        # Features are as they will stay: rows of others can come.
+        shard = with_hops(shard, placement.hops, placement.communicator.ledger)
+        self._aggregator = ShardedAggregator(placement, self._coder, shard=shard)
         self._attachment = attach(model, shard, seed=seed, aggregator=self._aggregator)
         if placement.communicator.num_ranks > 1:
             self._attachment.call_before_gradients(self._gradients.shared_pass.check)
@@ -100,13 +103,17 @@ class PlacedStrategy(Strategy):
             self._coder.load_tensors(tensors)
 
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
+        return self._predict(model, self.placement, epoch)
+
+    def _predict(self, model: nn.Module, placement: Placement, epoch: int = 1) -> list[LedgerRecord]:
+        """Returns the traffic of an epoch with a placement that this strategy might have."""
         cut, coder = self._cut, self._coder
         if cut is None:
-            return rehearse(model, self.placement, epoch)
-        plan = self._rate_plan(model, cut, exchanges_of_step(model, self.placement, cut))
+            return rehearse(model, placement, epoch)
+        plan = self._rate_plan(model, cut, exchanges_of_step(model, placement, cut))
         measured = () if coder is None else coder.measured
         plan = replace(plan, new=None if coder is None else coder.new_rows(epoch))
-        return rehearse(model, self.placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
+        return rehearse(model, placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
 
     def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
         """Returns what the same placement would move without a codec."""

@@ -1,16 +1,22 @@
-"""Boundary rows are exchanged in every layer, through a codec; with `identity`, exactly (VARCO, arXiv 2406.17611)."""
+"""Each rank gets its neighbours' rows by whichever way is the cheapest, exactly or through a codec.
+
+For an edge u -> v between two ranks the row of u is *fetched*, or *summed up* at its owner into a partial sum for v
+(`edges`), or *computed here* from constants that came once (`reach`). With `edges=destination, reach=0` this is halo
+exchange, and with a codec VARCO (arXiv 2406.17611).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, Literal, final
 
+import numpy as np
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from laconic.attach import Attachment
 from laconic.comm.communicator import Communicator
 from laconic.comm.new_rows import NewRows
-from laconic.errors import CheckpointError
+from laconic.errors import CheckpointError, ConfigError, UnsupportedModelError
 from laconic.graph import Graph, GraphChange, Shard
 from laconic.launching.agreement import check_agreement
 from laconic.sharded.aggregator import ShardedAggregator
@@ -19,14 +25,20 @@ from laconic.sharded.change import Changed, change_placement
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.sharded.coder import ExchangeCoder, coded_fetch
 from laconic.sharded.cut import Cut
+from laconic.sharded.edge_placement import EdgePlace, with_edges_at
+from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import place
 from laconic.sharded.rates import Exchanged, RatePlan, spent_before
+from laconic.sharded.reach import check_reach, choose_reach, why_not_recompute, with_reach
 from laconic.sharded.rehearsal import exchanges_of_step
 from laconic.sharded.trial import check_shared
+from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_codable, check_plain_model, check_schedule
+from laconic.strategies._checks import check_codable, check_link, check_plain_model, check_schedule
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies._placed import PlacedStrategy
+
+EDGES = ("auto", "destination", "source", "cover")
 
 
 @final
@@ -34,9 +46,16 @@ from laconic.strategies._placed import PlacedStrategy
 class Exchange(PlacedStrategy):
     """Each rank owns a part of the nodes and gets what it lacks of its neighbours' rows, layer by layer.
 
-    In training, rows and their gradients go through the codec; evaluation is exact.
+    In training, rows, sums and their gradients go through the codec; evaluation is exact.
 
     Args:
+        edges: where edges between two ranks lie: destination (rows are fetched), source (partial sums are sent), cover
+            (the fewest of both together), or auto: cover, but destination for a model whose rows are coded and that
+            has attention.
+        reach: over how many hops rows of other ranks are computed here. By default as many as make epochs the
+            shortest at the speed of the link, by a count of bytes and operations; 0 where the model is not known when
+            the graph is placed.
+        link_mbit: speed of a rank's link. Told, not measured: a run that is resumed has to choose the same.
         codec: how rows are written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         schedule: at which rate, epoch by epoch. `laconic.comm.schedules` has them all.
         partitioner: cuts a graph that does not come from a store.
@@ -47,13 +66,33 @@ class Exchange(PlacedStrategy):
     schedule: str = "constant"
     partitioner: str = "metis"
     raw_last: bool = False
+    edges: Literal["auto", "destination", "source", "cover"] = "auto"
+    reach: int | None = None
+    link_mbit: float = 1000.0
+    _model: nn.Module | None = field(default=None, init=False, repr=False)
     _num_classes: int = field(default=0, init=False, repr=False)
     _prepare: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False)
     # From which epoch on the graph is what it is now, and what messages before it cost.
     _past: tuple[int, int] = field(default=(1, 0), init=False, repr=False)
+    # Whether every rank has two rows at least.
+    _has_rows: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_schedule(self.codec, self.schedule)
+        if self.edges not in EDGES:
+            raise ConfigError(unknown_name(self.edges, EDGES, family="edge placement"))
+        if self.reach is not None and self.reach < 0:
+            raise ConfigError(f"exchange: reach should be 0 or more hops, or left out; got {self.reach}.")
+        check_link(self.link_mbit, "exchange")
+
+    def expect_model(self, model: nn.Module) -> None:
+        self._model = model
+
+    @property
+    def choice(self) -> str:
+        """How neighbours are known, for people."""
+        at = "destination" if self.placement.block.columns is self.placement.sources else self.edges
+        return f"edges={'cover' if at == 'auto' else at}, reach={len(self.placement.hops)}"
 
     @property
     def coding(self) -> tuple[str, str]:
@@ -62,14 +101,43 @@ class Exchange(PlacedStrategy):
     def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
         chunks = chunks_of(source, communicator, partitioner=self.partitioner)
         chunk_map = ChunkMap.even(chunks.num_nodes, communicator.num_ranks)
-        self._placement = place(chunks.open, BlockMap.one_axis(chunk_map), communicator)
+        self._check_reach_fits(chunk_map)
+        placement = place(chunks.open, BlockMap.one_axis(chunk_map), communicator)
         self._num_classes = (source if isinstance(source, Graph) else source.manifest).num_classes
         if communicator.num_ranks > 1:
-            settings = {"codec": self.codec, "schedule": self.schedule, "raw_last": str(self.raw_last)}
-            check_agreement(communicator, settings)
-        if self._is_coded:
-            self._cut = Cut.of(self._placement)
+            names = ("codec", "schedule", "raw_last", "edges", "reach", "link_mbit")
+            check_agreement(communicator, {name: str(getattr(self, name)) for name in names})
+        self._placement = placement
+        self._place_edges(self._model)
         return self._placement.shard
+
+    def _place_edges(self, model: nn.Module | None) -> None:
+        """Decides how neighbours are known, and makes it so; all ranks call it together.
+
+        Args:
+            model: None where it is not known yet.
+        """
+        edges: EdgePlace = "cover" if self.edges == "auto" else self.edges
+        placement = self.placement
+        if placement.communicator.num_ranks > 1:
+            if self.edges == "auto" and self._is_coded and model is not None and why_not_recompute(model) is not None:
+                edges = "destination"
+            placement = with_edges_at(placement, edges)
+        self._cut = Cut.of(placement) if self._is_coded else None
+        if self.reach is not None:
+            placement = with_reach(placement, self.reach)
+        elif model is not None and self._has_rows:
+            placement = choose_reach(model, placement, self.link_mbit, lambda other: self._predict(model, other))
+        self._placement = placement
+
+    def _check_reach_fits(self, chunk_map: ChunkMap) -> None:
+        # A sum of one row and many is one of many to torch: hops are told apart by their numbers of rows.
+        self._has_rows = int(np.diff(chunk_map.rank_starts).min()) > 1
+        if self.reach and not self._has_rows:
+            raise ConfigError(
+                f"reach={self.reach} needs two nodes at least on every rank, and one of the "
+                f"{len(chunk_map.rank_starts) - 1} ranks has fewer. Use fewer ranks, or leave reach out."
+            )
 
     def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
         self._prepare = prepare
@@ -79,23 +147,35 @@ class Exchange(PlacedStrategy):
         check_plain_model(model, shard)
         check_codable(self.codec, shard, self.placement.communicator)
         check_shared(model, shard)
+        reason = why_not_recompute(model)
+        if reason is not None and self._is_coded and self.placement.columns is not self.placement.sources:
+            if self.edges != "auto":
+                raise UnsupportedModelError(
+                    f"edges={self.edges} with codec {self.codec} writes partial sums of fixed matrices, and {reason}. "
+                    f"Use edges=destination, or the codec identity."
+                )
+            # The model was not known when edges were placed.
+            self._place_edges(model)
+        check_reach(model, self.placement)
 
     def change(self, change: GraphChange) -> Shard:
         assert self._attachment is not None, "attach comes before the first change"
         assert self._aggregator is not None
         changed = change_placement(
-            self.placement,
+            with_edges_at(self.placement, "destination"),
             change,
             self._num_classes,
             self._prepare or _as_it_is,
             keep_features=self._aggregator.uses_halo_features or self.placement.halo_x is not None,
         )
-        if changed.placement is not self.placement:
+        if not change.is_empty:
             self._move_to(changed, self._attachment)
-        return self.placement.shard
+        return self._attachment.shard
 
     def _move_to(self, changed: Changed, attachment: Attachment) -> None:
-        coder, after = self._coder, changed.placement
+        coder = self._coder
+        was_covered, reach = self.placement.columns is not self.placement.sources, len(self.placement.hops)
+        after = with_reach(with_edges_at(changed.placement, self._edges_now), reach)
         if coder is not None:
             assert self._cut is not None
             # What lies between ranks is counted anew; what the schedule began with stays.
@@ -103,7 +183,9 @@ class Exchange(PlacedStrategy):
             cut = replace(self._cut, fetched=now.fetched, folded=now.folded)
             exchanges = exchanges_of_step(attachment.model, after, cut)
             fetch = coded_fetch(after, self._members[0], cut.fetched)
-            fetch.take_over(coder.fetch, changed.kept_sent, changed.kept_received)
+            if not was_covered and after.columns is after.sources:
+                # Another cover has other lists: memories of codecs begin anew with it.
+                fetch.take_over(coder.fetch, changed.kept_sent, changed.kept_received)
             past = (coder.next_epoch, self._spent(coder, fetch.new, exchanges))
             plan = self._rate_plan(attachment.model, cut, exchanges, past=past)
             if coder.next_epoch > 1:
@@ -113,8 +195,16 @@ class Exchange(PlacedStrategy):
             coder.change(after, fetch, cut, plan)
             self._cut, self._past = cut, past
         self._placement = after
-        self._aggregator = ShardedAggregator(after, coder)
-        attachment.move_to(after.shard, self._aggregator)
+        shard = with_hops(after.shard, after.hops, after.communicator.ledger)
+        self._aggregator = ShardedAggregator(after, coder, shard=shard)
+        attachment.move_to(shard, self._aggregator)
+
+    @property
+    def _edges_now(self) -> EdgePlace:
+        """Where edges are placed again after a change."""
+        if self.edges != "auto":
+            return self.edges
+        return "destination" if self._is_coded and self.placement.columns is self.placement.sources else "cover"
 
     def _spent(self, coder: ExchangeCoder, new: NewRows | None, exchanges: list[Exchanged]) -> int:
         """Returns the bytes of messages up to now, if the schedule goes by them."""

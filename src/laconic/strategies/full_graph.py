@@ -1,7 +1,6 @@
 """Exact full-graph training on a grid of ranks: 1D, 1.5D, 2D, 3D and feature-parallel (CAGNET, arXiv 2005.03300)."""
 
 import logging
-import math
 from dataclasses import dataclass, field
 from typing import final
 
@@ -29,7 +28,7 @@ from laconic.sharded.trial import check_shared
 from laconic.sharded.workload import Workload
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_codable, check_plain_model, check_schedule
+from laconic.strategies._checks import check_codable, check_link, check_plain_model, check_schedule
 from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies._placed import PlacedStrategy
 
@@ -78,8 +77,7 @@ class FullGraph(PlacedStrategy):
                 f"full_graph: staged rows go as they are, and codec {self.codec} writes a product's rows at once. "
                 f"Leave out one of the two."
             )
-        if not 0 < self.link_mbit < math.inf:
-            raise ConfigError(f"full_graph: link_mbit should be above 0, such as 1000; got {self.link_mbit}.")
+        check_link(self.link_mbit, "full_graph")
 
     @property
     def coding(self) -> tuple[str, str]:

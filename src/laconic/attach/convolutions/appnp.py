@@ -26,7 +26,7 @@ def _forward(conv: PygAppnp, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
             propagated = scope.aggregator.linear_with_edge_dropout(aggregation, x, conv.dropout, keys)
         else:
             propagated = scope.aggregator.linear(aggregation, x)
-        x = propagated * (1 - conv.alpha) + conv.alpha * h
+        x = propagated * (1 - conv.alpha) + conv.alpha * h[: len(propagated)]
     return x
 
 

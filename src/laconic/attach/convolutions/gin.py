@@ -16,7 +16,8 @@ def _refuse(conv: GINConv) -> str | None:
 
 def _forward(conv: GINConv, scope: Scope, x: Tensor, weighted: bool) -> Tensor:
     if isinstance(conv.eps, Parameter):
-        out: Tensor = conv.nn(scope.aggregator.linear(Linear("sum"), x) + (1 + conv.eps) * x)
+        sums = scope.aggregator.linear(Linear("sum"), x)
+        out: Tensor = conv.nn(sums + (1 + conv.eps) * x[: len(sums)])
         return out
     # A fixed eps is the operator's diagonal: no second pass over the rows, and the operator is linear as a whole.
     return aggregate_into(scope.aggregator, Linear("sum", own_weight=1.0 + conv.eps.item()), x, conv.nn)

@@ -49,11 +49,13 @@ def add_projection(out: Tensor, x: Tensor, linear: Any, *, in_place: bool) -> Te
     """Returns out + linear(x), for a plain Linear without bias in one pass over `out`.
 
     Args:
-        out, x: rows.
+        out, x: rows; x may have more of them behind those of `out`.
         linear: the layer.
         in_place: `out` is a fresh result of a plain Linear or of an aggregation, which no one else holds and no
             backward pass reads: it is added to where it lies.
     """
+    # Rows that were only there to be summed up are not projected.
+    x = x[: len(out)]
     if not is_plain(linear) or linear.bias is not None:
         added: Tensor = out + linear(x)
         return added

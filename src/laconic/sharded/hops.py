@@ -1,0 +1,286 @@
+"""Hop: rows of other ranks that are computed here too, as their owners compute them, so that they need not travel.
+
+For a row u that another rank owns, a layer computes h_u = act(W s_u) with s_u = sum of a_uw x_w over its neighbours.
+Where the x_w are features, s_u is constant: it comes once, and from then on h_u is computed here, with today's W and
+the dropout of its owner. The messages of the next layer vanish, forward and backward, exactly: the gradients of the
+copies end in W, whose gradient is summed over ranks anyway.
+
+A rank holds the rows within k hops of its own. Rows stand hop by hop, n_0 < n_1 < ... < n_k of them:
+
+    A_j    the edges into the rows within j - 1 hops, (n_{j-1} x n_j): all edges that arrive at them
+
+A layer turns n_j rows into n_{j-1}, and rows are exchanged only when none but the owned ones are left. So that the
+number of rows tells the hop on every rank, a hop without a row has an empty one.
+"""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from laconic.comm.arriving import Decoded
+from laconic.comm.communicator import Communicator
+from laconic.comm.exchange import RowExchange
+from laconic.comm.ledger import Ledger
+from laconic.graph import Adjacency, Shard
+from laconic.graph.operators.dropout import drop_entries
+from laconic.graph.operators.linear import FloatArray, LinearOperator
+from laconic.kernels.compress import as_indices, compress_edges
+from laconic.sharded.axis import Arrival, AxisExchange, PlacedAxis
+from laconic.sharded.chunk_map import by_owner
+from laconic.sharded.normalize import BlockOperators
+
+# Shapes: N owned rows, n_j rows within j hops, E edges, P ranks
+
+IntArray = NDArray[np.int64]
+
+
+@final
+class HopAxis(PlacedAxis):
+    """Brings the rows of one hop from their owners.
+
+    Args:
+        rows: the exchange of the rows.
+        num_empty: rows of zeros behind them: one where no row comes.
+    """
+
+    def __init__(self, rows: PlacedAxis, num_empty: int) -> None:
+        self._rows = rows
+        self._num_empty = num_empty
+
+    @property
+    def num_others(self) -> int:
+        return self._rows.num_others + self._num_empty
+
+    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+        coming = self._rows.start_expand(x, widest)
+        empty = x.new_zeros(self._num_empty, x.shape[1])
+        return Decoded(lambda: torch.cat([coming.wait(), empty])) if self._num_empty else coming
+
+    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+        raise AssertionError("sums of rows that are computed here stay here")
+
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        raise AssertionError("sums of rows that are computed here stay here")
+
+    def booked(self, ledger: Ledger) -> "HopAxis":
+        return HopAxis(self._rows.booked(ledger), 1)
+
+
+@final
+class HopMatrix:
+    """A matrix (n_{j-1} x n_j) whose products need no other rank, forward and backward.
+
+    Args:
+        whole: with a diagonal of its n_{j-1} rows, or none.
+    """
+
+    def __init__(self, whole: LinearOperator) -> None:
+        self.whole = whole
+        # Apart: a transposed matrix has more rows than the diagonal.
+        self._edges = replace(whole, diagonal=None)
+        self._diagonal = None if whole.diagonal is None else torch.from_numpy(whole.diagonal).unsqueeze(1)
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """Returns M x, (n_{j-1}, F), differentiable in x, (n_j, F)."""
+        out = self._edges @ x
+        if self._diagonal is None:
+            return out
+        return torch.addcmul(out, self._diagonal.to(device=x.device, dtype=x.dtype), x[: len(out)])
+
+    def dropped(self, probability: float, key: np.uint64, ids: Tensor) -> "HopMatrix":
+        """Returns the matrix with a share of its entries zeroed and the rest scaled up; keyed as edges.
+
+        Args:
+            ids: of the rows within j hops, (n_j,).
+        """
+        num_rows = self.whole.adjacency.num_rows
+        return HopMatrix(drop_entries(self.whole, probability, key, ids, row_ids=ids[:num_rows]))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """The edges A_j of one hop, and how its rows come from their owners.
+
+    Args:
+        block: makes matrices (n_{j-1} x n_j).
+        ids: of the rows of this hop, (n_j - n_{j-1},).
+    """
+
+    block: BlockOperators
+    ids: Tensor
+
+    @property
+    def num_rows(self) -> int:
+        """n_j."""
+        return self.block.adjacency.num_columns
+
+    def with_rows(self, x: Tensor) -> Tensor:
+        """Returns x, (n_{j-1}, F), with the rows of this hop from their owners behind it, (n_j, F)."""
+        return torch.cat([x, self.block.columns.start_expand(x, x.shape[1]).wait()])
+
+    def booked(self, before: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "Hop":
+        """Returns the hop of a stage, of one empty row.
+
+        Args:
+            before: the edges of the hop before it in the stage, or those of the stage.
+        """
+        num_rows = before.num_columns
+        indptr = np.append(before.indptr, np.full(num_rows - before.num_rows, before.indptr[-1]))
+        adjacency = Adjacency(indptr, before.indices, num_rows + 1)
+        axes = (self.block.columns.booked(ledger), self.block.rows.booked(ledger))
+        return Hop(BlockOperators(adjacency, num_rows, weights, *axes), torch.tensor([num_rows]))
+
+
+def find_hops(
+    sources: AxisExchange, adjacency: Adjacency, weight: Tensor | None, node_ids: Tensor, reach: int
+) -> tuple[Hop, ...]:
+    """Returns the hops of this rank; all ranks call it together.
+
+    Traffic, phase "setup": for each hop after the first, the edges into the rows of the hop before it.
+
+    Args:
+        sources: brings the halo rows, which are the first hop.
+        adjacency, weight: the edges into the owned rows, and their weights.
+        node_ids: of the owned rows.
+        reach: k.
+    """
+    if not reach:
+        return ()
+    communicator = sources.lists.communicator
+    with communicator.ledger.phase("setup"):
+        edges = _Edges.of(sources.lists, adjacency, weight)
+        lists, found = sources.lists, []
+        ids = node_ids
+        for number in range(1, reach + 1):
+            num_before = len(edges.place_of)
+            is_empty = int(lists.num_received == 0)
+            came = lists.start(ids).wait()
+            came = torch.cat([came, came.new_zeros(is_empty)])
+            places = lists.start(torch.from_numpy(edges.place_of)).wait().numpy()
+            edges = edges.with_columns(np.append(places, np.full(is_empty, -1)))
+            line = range(communicator.num_ranks)
+            nothing = AxisExchange(RowExchange.of_nothing(communicator, num_before), line)
+            block = BlockOperators(*edges.compressed(num_before), HopAxis(AxisExchange(lists, line), is_empty), nothing)
+            found.append(Hop(block, came))
+            if number < reach:
+                ids = torch.cat([ids, came])
+                edges, lists = edges.with_edges_into(lists, communicator)
+        return tuple(found)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Edges:
+    """Edges into the rows within some hops. Ends are named by their *place* among the rows of all ranks.
+
+    Args:
+        starts: where each rank's rows begin among the places, (P + 1,).
+        own: edges into the owned rows: the first, in the order of `adjacency`.
+        place_of: of each row, hop by hop; -1 is an empty row.
+        sources, destinations: places of the ends of each edge, (E,).
+        weight: of each edge, or None, (E,).
+    """
+
+    starts: IntArray
+    adjacency: Adjacency
+    place_of: IntArray
+    sources: IntArray
+    destinations: IntArray
+    weight: Tensor | None
+
+    @staticmethod
+    def of(lists: RowExchange, adjacency: Adjacency, weight: Tensor | None) -> "_Edges":
+        communicator = lists.communicator
+        sizes = communicator.all_gather(torch.tensor([adjacency.num_rows])).flatten().numpy()
+        starts = np.append(0, np.cumsum(sizes))
+        own = np.arange(starts[communicator.rank], starts[communicator.rank + 1])
+        place_of = np.append(own, lists.start(torch.from_numpy(own)).wait().numpy())
+        return _Edges(starts, adjacency, own, place_of[adjacency.indices], own[adjacency.row_of_edge], weight)
+
+    def with_columns(self, places: IntArray) -> "_Edges":
+        """Returns the edges with further rows, at the ends of edges."""
+        return _Edges(
+            self.starts, self.adjacency, np.append(self.place_of, places), self.sources, self.destinations, self.weight
+        )
+
+    def compressed(self, num_rows: int) -> tuple[Adjacency, int, FloatArray | None]:
+        """Returns the edges by rows, the number of rows, and the weights of the edges in that order."""
+        number_of = np.full(int(self.starts[-1]), -1)
+        is_row = self.place_of >= 0
+        number_of[self.place_of[is_row]] = np.flatnonzero(is_row)
+        indptr, indices, order = compress_edges(
+            number_of[self.sources], number_of[self.destinations], num_rows, len(self.place_of)
+        )
+        weights = None
+        if self.weight is not None:
+            weights = self.weight[torch.from_numpy(order.astype(np.int64))].detach().double().numpy()
+        return Adjacency(indptr, indices, len(self.place_of)), num_rows, weights
+
+    def with_edges_into(self, lists: RowExchange, communicator: Communicator) -> tuple["_Edges", RowExchange]:
+        """Returns the edges with those into the last hop, which their owners tell, and the lists of the next hop.
+
+        Args:
+            lists: who sends which rows of the last hop to whom.
+        """
+        asked = lists.send_rows.numpy()
+        degrees = np.zeros(len(self.place_of), np.int64)
+        degrees[: self.adjacency.num_rows] = self.adjacency.row_degrees
+        num_edges = lists.start(torch.from_numpy(degrees[: lists.num_owned])).wait().numpy()
+        splits = communicator.agree_on_splits(_sums(degrees[asked], lists.splits.send))
+        edges = _edges_of(self.adjacency, asked)
+        told = as_indices(self.sources[edges], int(self.starts[-1]))
+        sources = communicator.all_to_all(torch.from_numpy(told), splits).numpy().astype(np.int64)
+        weight = self.weight
+        if weight is not None:
+            weight = torch.cat([weight, communicator.all_to_all(weight[torch.from_numpy(edges)], splits)])
+        last = self.place_of[len(self.place_of) - lists.num_received - int(lists.num_received == 0) :]
+        destinations = np.repeat(last[last >= 0], num_edges)
+        is_new = np.zeros(int(self.starts[-1]), bool)
+        is_new[sources] = True
+        is_new[self.place_of[self.place_of >= 0]] = False
+        found = _Edges(
+            self.starts,
+            self.adjacency,
+            self.place_of,
+            np.append(self.sources, sources),
+            np.append(self.destinations, destinations),
+            weight,
+        )
+        wanted = by_owner(np.flatnonzero(is_new), self.starts)
+        return found, RowExchange.agree(communicator, wanted, len(self.place_of))
+
+
+def _edges_of(adjacency: Adjacency, rows: IntArray) -> IntArray:
+    """Returns the numbers of the edges that arrive at `rows`, row after row."""
+    counts = adjacency.row_degrees[rows]
+    first_of_edge = np.repeat(adjacency.indptr[rows] - (np.cumsum(counts) - counts), counts)
+    numbers: IntArray = first_of_edge + np.arange(counts.sum())
+    return numbers
+
+
+def _sums(values: IntArray, sizes: tuple[int, ...]) -> list[int]:
+    """Returns the sums of parts of such sizes, which follow each other."""
+    before = np.append(0, np.cumsum(values))
+    ends = np.cumsum(sizes)
+    sums: list[int] = (before[ends] - before[ends - sizes]).tolist()
+    return sums
+
+
+def with_hops(shard: Shard, hops: tuple[Hop, ...], ledger: Ledger) -> Shard:
+    """Returns a shard with the rows of its hops behind the owned ones; all ranks call it together.
+
+    Traffic, phase "setup": the features of these rows.
+    """
+    if not hops:
+        return shard
+    x = shard.x
+    with ledger.phase("setup"):
+        for hop in hops:
+            x = hop.with_rows(x)
+    node_ids = torch.cat([shard.node_ids, *(hop.ids for hop in hops)])
+    return replace(shard, x=x, node_ids=node_ids, rows_within=tuple(hop.num_rows for hop in hops))

@@ -1,0 +1,130 @@
+"""Reach: over how many hops rows of other ranks are computed here, so that their messages vanish.
+
+    seconds of an epoch = 8 bytes on the busiest way of the busiest rank / link + extra operations / speed
+
+are counted for reach 0, 1, 2, ... as long as they fall. The bytes are those of a rehearsed step, and of the constants,
+which come once, a share for each epoch. The choice goes by numbers that are told, not measured: a run that is resumed
+has to choose the same.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch_geometric.nn import MessagePassing
+
+from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
+from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.records import LedgerRecord
+from laconic.sharded.axis import AxisExchange
+from laconic.sharded.check import is_fixed
+from laconic.sharded.cut import Cut
+from laconic.sharded.hops import find_hops
+from laconic.sharded.placement import Placement
+from laconic.sharded.rehearsal import exchanges_of_step, flops_of_step
+
+# Operations of a dense layer per second, of one core (a layer of 128 to 256 takes some 20 microseconds a row).
+_FLOPS_PER_SECOND = 25e9
+# Epochs that set-up is divided by.
+_USUAL_EPOCHS = 100
+
+
+def why_not_recompute(model: nn.Module) -> str | None:
+    """Returns which layer's rows cannot be computed on another rank, and why; None if all can."""
+    for name, module in model.named_modules():
+        if isinstance(module, MessagePassing) and not is_fixed(module):
+            return f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix"
+    return None
+
+
+def with_reach(placement: Placement, reach: int) -> Placement:
+    """Returns the placement with the rows within `reach` hops computed here; all ranks call it together."""
+    shard = placement.shard
+    if placement.communicator.num_ranks == 1 or not reach:
+        return replace(placement, hops=())
+    assert isinstance(placement.sources, AxisExchange)
+    hops = find_hops(placement.sources, shard.adjacency, shard.edge_weight, shard.node_ids, reach)
+    return replace(placement, hops=hops)
+
+
+def check_reach(model: nn.Module, placement: Placement) -> None:
+    """Raises unless every hop of the placement spares the model an exchange; the same on all ranks."""
+    reach = len(placement.hops)
+    if not reach:
+        return
+    reason = why_not_recompute(model)
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"reach={reach} computes rows of other ranks here, and {reason}. Leave reach out: its rows are then "
+            f"exchanged; or use GCNConv, SAGEConv (mean, sum), GINConv, GraphConv, SGConv or APPNP."
+        )
+    most = num_exchanges(model, replace(placement, hops=()))
+    if reach > most:
+        raise ConfigError(
+            f"reach={reach}, but in a training step this model exchanges rows {most} times. Use reach={most}, with "
+            f"which nothing but gradients travels, or less."
+        )
+
+
+def num_exchanges(model: nn.Module, placement: Placement) -> int:
+    """Returns how many times a training step sums up rows of other ranks that change."""
+    num_ranks = placement.communicator.num_ranks
+    everyone = np.ones((num_ranks, num_ranks), np.int64)
+    step = exchanges_of_step(model, placement, Cut(everyone, 0 * everyone, 0.0, 0.0))
+    return sum(one.direction == "forward" for one in step)
+
+
+def choose_reach(
+    model: nn.Module, placement: Placement, link_mbit: float, predict: Callable[[Placement], list[LedgerRecord]]
+) -> Placement:
+    """Returns the placement with the reach whose epochs are the shortest; all ranks call it together.
+
+    Args:
+        link_mbit: speed of a rank's link.
+        predict: returns the traffic of this rank with a placement.
+    """
+    if placement.communicator.num_ranks == 1 or why_not_recompute(model) is not None:
+        return placement
+    most, speed = num_exchanges(model, placement), link_mbit * 1e6 / 8
+    best, best_seconds = placement, _seconds(model, placement, speed, predict)
+    for reach in range(1, most + 1):
+        further = with_reach(placement, reach)
+        seconds = _seconds(model, further, speed, predict)
+        if seconds >= best_seconds:
+            return best
+        best, best_seconds = further, seconds
+    return best
+
+
+def _seconds(
+    model: nn.Module, placement: Placement, speed: float, predict: Callable[[Placement], list[LedgerRecord]]
+) -> float:
+    """Returns the seconds of an epoch that a reach is chosen by, of the rank for which they are the most.
+
+    Args:
+        speed: bytes per second.
+    """
+    shard, hops = placement.shard, placement.hops
+    row_bytes = math.prod(shard.x.shape[1:]) * shard.x.element_size()
+    num_rows = [hop.num_rows for hop in hops]
+    if num_rows and num_rows[-1] * row_bytes > REMEMBERED_BYTES_LIMIT:
+        own = math.inf
+    else:
+        records = predict(placement)
+        way = max(_num_bytes(records, way) for way in ("sent", "received"))
+        flops = [flops_of_step(model, replace(placement, hops=hops[:number])) for number in range(len(hops) + 1)]
+        of_hop = np.diff([shard.num_rows, *num_rows])
+        extra = sum(int(rows) * more for rows, more in zip(of_hop, np.diff(flops), strict=True))
+        features = int(of_hop.sum()) * row_bytes / _USUAL_EPOCHS
+        own = (way + features) / speed + extra / _FLOPS_PER_SECOND
+    with placement.communicator.ledger.phase("setup"):
+        return float(placement.communicator.all_reduce(torch.tensor([own], dtype=torch.float64), op="max"))
+
+
+def _num_bytes(records: list[LedgerRecord], way: str) -> float:
+    """Returns the bytes of a training step one way, and of set-up a share for an epoch."""
+    shares = {"forward": 1.0, "backward": 1.0, "setup": 1 / _USUAL_EPOCHS}
+    return sum(row.num_bytes * shares.get(row.phase, 0.0) for row in records if row.direction == way)
