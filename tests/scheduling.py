@@ -13,13 +13,17 @@ from xdist.scheduler import LoadScopeScheduling
 # removes what a killed one left.
 ONE_AFTER_ANOTHER = ("tests/processes/", "tests/lab/", "tests/cli/", "tests/readme/")
 GROUP = "one after another"
+# Many quick tests of a file ask about one slow run, which every worker would repeat.
+FILE_BY_FILE = ("tests/contracts/",)
 
 
 class ByFolder(LoadScopeScheduling):
-    """Hands out one test at a time, but those of some folders as one group, which comes first as the largest."""
+    """Hands out one test at a time, but the tests of some folders as groups; the largest groups come first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return GROUP if nodeid.startswith(ONE_AFTER_ANOTHER) else nodeid
+        if nodeid.startswith(ONE_AFTER_ANOTHER):
+            return GROUP
+        return nodeid.partition("::")[0] if nodeid.startswith(FILE_BY_FILE) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFolder:

@@ -19,8 +19,8 @@ def test_nothing(number):
 """
 
 
-def test_tests_of_labs_and_of_processes_run_on_one_worker_and_others_anywhere(tmp_path):
-    for folder in ("lab", "processes", "unit"):
+def test_tests_of_labs_and_of_processes_run_on_one_worker_and_so_does_a_contract(tmp_path):
+    for folder in ("lab", "processes", "contracts", "unit"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(TEN_TESTS)
     options = ["-n", "2", "-vv", "-c", "/dev/null", "--rootdir", ".", "-p", "tests.scheduling"]
@@ -34,9 +34,9 @@ def test_tests_of_labs_and_of_processes_run_on_one_worker_and_others_anywhere(tm
     )
     assert done.returncode == 0, done.stdout + done.stderr
     ran = re.findall(r"\[(gw\d)\].* PASSED tests/(\w+)/", done.stdout)
-    assert len(ran) == 30
+    assert len(ran) == 40
     assert len({worker for worker, folder in ran if folder in ("lab", "processes")}) == 1
-    # The group came first, on one worker: the other one had nothing but these.
+    assert len({worker for worker, folder in ran if folder == "contracts"}) == 1
     assert len({worker for worker, _ in ran}) == 2
 
 
@@ -44,6 +44,6 @@ def test_our_own_tests_are_handed_out_so():
     assert conftest.pytest_xdist_make_scheduler is scheduling.pytest_xdist_make_scheduler
 
 
-@pytest.mark.parametrize("folder", scheduling.ONE_AFTER_ANOTHER)
-def test_every_folder_of_the_group_has_tests(folder):
+@pytest.mark.parametrize("folder", scheduling.ONE_AFTER_ANOTHER + scheduling.FILE_BY_FILE)
+def test_every_folder_of_a_group_has_tests(folder):
     assert list((ROOT / folder).glob("test_*.py"))
