@@ -25,7 +25,7 @@ demo: $(READY)
 	$(BIN)/laconic train --ranks 2
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 $(PYTEST_ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check

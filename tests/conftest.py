@@ -1,11 +1,13 @@
 """Fixtures that several test folders share."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 import torch
+
+# A hook: which tests follow each other.
+from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401
 
 from laconic.comm import Communicator, Ledger, Transport
 from laconic.comm.transport import run_ranks
@@ -14,17 +16,6 @@ from laconic.graph import Graph
 GraphMaker = Callable[..., Graph]
 Result = TypeVar("Result")
 OnRanks = Callable[[int, Callable[[Communicator], Result]], list[Result]]
-
-
-# Tests that start processes or build networks follow each other: side by side they would wait for each other's cores.
-_ONE_AFTER_ANOTHER = ("processes", "lab", "cli")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    root = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(root).parts[0] in _ONE_AFTER_ANOTHER:
-            item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 def make_random_graph(

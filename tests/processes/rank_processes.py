@@ -1,7 +1,7 @@
 """Real processes as ranks, for tests: `run_processes(3, function)` calls `function(environment)` in each.
 
-They are forked from a server that has loaded torch once and run nothing, so they start in milliseconds and with no
-threads of the test run in them. Every one of them has ended when `run_processes` returns.
+They are forked from a server that has loaded all they need once and run nothing, so they start in milliseconds and with
+no threads of the test run in them. Every one of them has ended when `run_processes` returns.
 """
 
 import contextlib
@@ -21,7 +21,9 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pytest", "torch", "torch.distributed", "laconic.comm"])
+_context.set_forkserver_preload(
+    ["pytest", "torch_geometric.nn", "laconic.session", "laconic.strategies", "laconic.trainer"]
+)
 
 Environment = dict[str, str]
 

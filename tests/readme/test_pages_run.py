@@ -1,8 +1,8 @@
 """README.md and docs/many_ranks.md do as they say: their commands and programs run, in order, in a fresh environment.
 
-The environment is empty, and README's own line installs Laconic into it. In a command HOST is this machine, and srun is
-`srun.py`. README runs in a clone; the other page in a folder with the `data.npz` that README made, and `examples/`. A
-program whose first line is `# NAME.py` is saved as that file.
+The environment holds what Laconic requires and no more (`borrowed.py`), and README's own line installs Laconic into it.
+In a command HOST is this machine, and srun is `srun.py`. README runs in a clone; the other page in a folder with the
+`data.npz` that README made, and `examples/`. A program whose first line is `# NAME.py` is saved as that file.
 """
 
 import os
@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from tests.one_lab import one_lab
 from tests.readme.blocks import LANGUAGES, Block, blocks_of
+from tests.readme.borrowed import lend_kernels, make_environment, packages_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -46,9 +46,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(clone: Path) -> dict[str, str]:
-    """The variables of a shell in which an empty virtual environment is active."""
+    """The variables of a shell in which a virtual environment without Laconic is active."""
     venv = clone.parent / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    make_environment(venv, ROOT)
     srun = venv / "bin" / "srun"
     srun.write_text(f'#!/bin/sh\nexec {venv}/bin/python {Path(__file__).parent / "srun.py"} "$@"\n')
     srun.chmod(0o755)
@@ -66,7 +66,11 @@ def test_a_newcomer_can_follow_the_pages(clone: Path, environment: dict[str, str
 
 
 def follow_readme(clone: Path, environment: dict[str, str]) -> None:
-    for block in blocks_of(README, ROOT):
+    install, *others = blocks_of(README, ROOT)
+    run_block(install, clone, environment)
+    installed = packages_of(Path(environment["VIRTUAL_ENV"])) / "laconic"
+    lend_kernels(ROOT / "src" / "laconic", installed)
+    for block in others:
         run_block(block, clone, environment)
 
 
@@ -94,7 +98,7 @@ def install_wheel(clone: Path, environment: dict[str, str]) -> None:
     )
     run_together([build, "laconic --version", "laconic datasets"], "the wheel", clone, environment, at_once=False)
     modules = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "laconic").rglob("*.py")}
-    installed = next(Path(environment["VIRTUAL_ENV"]).glob("lib/python*/site-packages"))
+    installed = packages_of(Path(environment["VIRTUAL_ENV"]))
     assert {module for module in modules if not (installed / module).is_file()} == set()
 
 
