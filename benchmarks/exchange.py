@@ -1,12 +1,13 @@
 """Exact training on four hosts of the lab, against its bound, the commit before, and SAR.
 
-    sudo LACONIC_DATA=folder python benchmarks/exchange.py        # some 40 minutes; resumes
-    sudo python benchmarks/exchange.py --quick                    # about a minute
+    sudo LACONIC_DATA=folder python benchmarks/exchange.py        # some 45 minutes; resumes
+    sudo python benchmarks/exchange.py --quick                    # a minute and a half
     sudo python benchmarks/exchange.py --only "debian, metis"     # some cells; keeps nothing
 
-A full run has 18 cells of 65 to 180 seconds, most of them epochs at 100 mbit. The first run on a
-machine takes two minutes more: it checks out the commit before in results/trees and compiles its
-kernels. Run it alone on the machine.
+The estimate: 18 cells of 75 to 200 seconds. In each, starting a contender's four processes takes 10
+seconds, and `before` at 100 mbit has three epochs of up to 22 seconds. The first run on a machine
+takes two minutes more: it checks out the commit before in results/trees and compiles its kernels.
+Run it alone on the machine.
 
 Each host has one thread and trains models of 3 layers, 256 wide: forward, loss, backward, Adam, no
 evaluation. Contenders, each in processes of its own, take turns within a cell, epoch by epoch
@@ -30,8 +31,8 @@ is the most:
 "Over steps" is the same with the larger way of each exchange by itself: bytes that are sent forward
 cannot make room for bytes that come backward. An unshaped link has no rate, so its bound would be
 compute alone; it is shown, without a target. There the default is compared with `before`, epoch by
-epoch in the same round, and the median of their ratios may be 1.05: two runs of the same code
-differ by as much on this kind of machine.
+epoch in the same round; the median of their ratios may be 1.05, which leaves 5% for the noise of
+the machine.
 
 Setup is all that is done once: reading chunks, agreeing on lists, the cover, building operators,
 the first layer's constants (what the first epoch takes longer), as a share of a run of 100 epochs.
@@ -108,7 +109,7 @@ class Cell:
         rate = parse_link(self.link)
         link_mbit = UNSHAPED_MBIT if rate is None else rate // 10**6
         strategies = {DEFAULT: f"{STRATEGY}(link_mbit={link_mbit})"}
-        if self.graph in ("debian", "small"):
+        if self.graph == "debian" or (self.graph, self.partition) == ("small", "random"):
             strategies[COVER_REACH] = f"{STRATEGY}(edges=cover, reach=1)"
         return strategies
 
@@ -132,9 +133,9 @@ def targets(quick: bool) -> dict[str, Target]:
     if quick:
         for cell in cells(quick):
             wanted[f"{cell.name}: default over before"] = Target(0.8, at_most=True)
-            # The sizes of rows and minimum covers, counted by scipy, give 0.163 and 0.241.
-            share = {"random": 0.18, "metis": 0.26}[cell.partition]
-            wanted[f"{cell.name}: cover_reach's bytes over before's"] = Target(share, at_most=True)
+            if COVER_REACH in cell.strategies:
+                # 0.163 by count: 8,942 vectors of a minimum cover, 40 wide, each way, and the gradients.
+                wanted[f"{cell.name}: cover_reach's bytes over before's"] = Target(0.18, at_most=True)
         return wanted
     for partition, share in {"random": 0.12, "metis": 0.08}.items():
         wanted[f"debian, {partition}: bytes over SAR"] = Target(share, at_most=True)
