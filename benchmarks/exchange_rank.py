@@ -1,9 +1,10 @@
 """What each host runs for exchange.py: trains a model on its chunk of a store, and says what that took.
 
-    laconic lab --hosts 4 --link 1gbit -- python benchmarks/exchange_rank.py STORE sage 5
+    laconic lab --hosts 4 --link 1gbit -- python benchmarks/exchange_rank.py STORE sage 5 "exchange(reach=1)"
 
-Rank 0 prints one line: a JSON list of what each rank found. Epochs over the network and epochs that move nothing take
-turns, so that a noisy moment falls on both; all ranks begin each of them together.
+Rank 0 prints one line: a JSON list with the findings of each rank. Epochs over the network and
+epochs that move nothing take turns, so that a noisy moment falls on both; all ranks begin each
+epoch together.
 """
 
 import copy
@@ -12,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from torch_geometric.nn import GCN, GraphSAGE
 
 from laconic.comm import Communicator
 from laconic.comm.gather import gather_texts
+from laconic.comm.transport.base import Done, Pending, Transport
 from laconic.graph import Graph
 from laconic.launching.join import join_ranks
 from laconic.models import parse_model
@@ -29,36 +31,74 @@ from laconic.strategies import parse_strategy
 from laconic.trainer.objective import loss_part, usual_loss
 from laconic.trainer.warm_up import warm_up_model
 
+STRATEGY = "exchange"
 WIDTH, LAYERS = 256, 3
 MODELS = {"sage": GraphSAGE, "gcn": GCN}
 WAYS = ("received", "sent")
 
 
-class Stub:
-    """What training asks of a transport, and nothing is moved: what should come from others is 0.
+class Stub(Transport):
+    """A transport that moves nothing: rows of other ranks are 0; they are written, as if they came.
 
-    `spans` has, for each all_to_all in its order, the seconds in which the rank went on working before it waited: the
-    products behind which the wire can hide. Rows that come are written here too, as whoever brings them would.
+    `exchanges` has a row for each all_to_all, in the order of their starts: the bytes that would
+    travel each way, and the seconds at which it was started and waited for. The first start is
+    second 0. Several may be under way at once. The wire can hide behind the work between a start
+    and its wait.
     """
 
     def __init__(self, rank: int, num_ranks: int) -> None:
-        self.rank, self.num_ranks = rank, num_ranks
-        self.spans: list[float] = []
+        super().__init__(rank, num_ranks, torch.device("cpu"))
+        self.exchanges: list[dict[str, float]] = []
+        self._since = 0.0
 
     def start_all_to_all(self, out, out_sizes, data, sizes):
+        row_bytes = data.shape[1:].numel() * data.itemsize
+        if not self.exchanges:
+            self._since = time.perf_counter()
+        exchange = {
+            "received": (sum(out_sizes) - out_sizes[self.rank]) * row_bytes,
+            "sent": (sum(sizes) - sizes[self.rank]) * row_bytes,
+            "start": self.seconds(),
+        }
+        self.exchanges.append(exchange)
         out.zero_()
-        return _Pending(self.spans)
+        return _Waited(self, exchange)
 
     def start_all_reduce(self, tensor, op):
-        return _Pending([])
+        return Done()
+
+    def start_all_gather(self, out, data):
+        out.zero_()[self.rank] = data
+        return Done()
+
+    def start_reduce_scatter(self, out, data, sizes):
+        out.copy_(data.split_with_sizes(list(sizes))[self.rank])
+        return Done()
+
+    def start_broadcast(self, tensor, root):
+        return Done()
+
+    def barrier(self) -> None:
+        pass
+
+    def announce_failure(self, error) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._since
 
 
-class _Pending:
-    def __init__(self, spans: list[float]) -> None:
-        self._spans, self._since = spans, time.perf_counter()
+class _Waited(Pending):
+    """Notes when it is waited for, the first time."""
+
+    def __init__(self, stub: Stub, exchange: dict[str, float]) -> None:
+        self._stub, self._exchange = stub, exchange
 
     def wait(self) -> None:
-        self._spans.append(time.perf_counter() - self._since)
+        self._exchange.setdefault("wait", self._stub.seconds())
 
 
 class Training:
@@ -69,7 +109,7 @@ class Training:
         communicator: Communicator,
         source: Path | Graph,
         model_name: str,
-        strategy: str = "exchange",
+        strategy: str = STRATEGY,
     ) -> None:
         self.communicator, self._real = communicator, communicator.transport
         data = open_store(source) if isinstance(source, Path) else source
@@ -119,11 +159,13 @@ class Training:
         return seconds
 
 
-def measure(communicator: Communicator, source: Path | Graph, model_name: str, num_epochs: int) -> dict[str, object]:
+def measure(
+    communicator: Communicator, source: Path | Graph, model_name: str, num_epochs: int, strategy: str = STRATEGY
+) -> dict[str, object]:
     """Returns what this rank found; all ranks call it together."""
     communicator.barrier()
     since = time.perf_counter()
-    training = Training(communicator, source, model_name)
+    training = Training(communicator, source, model_name, strategy)
     setup = time.perf_counter() - since
     moved = communicator.ledger.take(0)
     predicted = training.predict()
@@ -133,7 +175,7 @@ def measure(communicator: Communicator, source: Path | Graph, model_name: str, n
     moved += rows
     num_wrong = num_differences(rows, predicted)
 
-    epochs, computes, spans = [], [], []
+    epochs, computes, alone = [], [], []
     for _ in range(num_epochs):
         epochs.append(training.train())
         rows = communicator.ledger.take(0)
@@ -141,33 +183,37 @@ def measure(communicator: Communicator, source: Path | Graph, model_name: str, n
         num_wrong += num_differences(rows, of_each_epoch)
         stub = Stub(communicator.rank, communicator.num_ranks)
         computes.append(training.train_alone(stub))
-        spans.append(stub.spans)
+        alone.append(stub.exchanges)
     return {
         "setup": setup + first,
         "epochs": epochs,
         "computes": computes,
         "of epoch": {way: num_bytes(rows, way) for way in WAYS},
         "of run": {way: num_bytes(moved, way) for way in WAYS},
-        "exchanges": exchanges(rows, [statistics.median(each) for each in zip(*spans, strict=True)]),
+        "exchanges": exchanges(rows, alone),
         "num_wrong": num_wrong,
+        "choice": str(getattr(training.strategy, "choice", "")),
     }
 
 
-def exchanges(rows: list[LedgerRecord], spans: list[float]) -> list[dict[str, float]]:
-    """Returns for each exchange of halo rows in an epoch its bytes each way and the seconds of work beside it."""
-    moves = [row for row in rows if row.operation == "all_to_all"]
-    # One in each layer: forward from the first layer to the last, then backward.
-    places = sorted(
-        {(row.phase, row.layer) for row in moves}, key=lambda p: (0, p[1]) if p[0] == "forward" else (1, -p[1])
-    )
-    assert len(places) == len(spans), f"{len(spans)} all_to_alls, but {places} in the ledger"
-    return [
-        {
-            "local": span,
-            **{way: num_bytes((row for row in moves if (row.phase, row.layer) == place), way) for way in WAYS},
-        }
-        for place, span in zip(places, spans, strict=True)
+def exchanges(rows: Iterable[LedgerRecord], alone: Sequence[Sequence[dict[str, float]]]) -> list[dict[str, float]]:
+    """Returns each all_to_all of an epoch, in the order of their starts.
+
+    Of each: its bytes each way, and the seconds of its start and its wait.
+
+    Args:
+        rows: the ledger of an epoch over the network; it has the bytes that the stubs were asked for.
+        alone: what the stub of each epoch noted; the result has the median of each number.
+    """
+    of_epoch = [
+        {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+        for turns in zip(*alone, strict=True)
     ]
+    booked = [row for row in rows if row.operation == "all_to_all"]
+    for way in WAYS:
+        asked = sum(each[way] for each in of_epoch)
+        assert asked == num_bytes(booked, way), f"{asked} bytes {way} with a stub, {num_bytes(booked, way)} booked"
+    return of_epoch
 
 
 def num_bytes(rows: Iterable[LedgerRecord], way: str) -> int:
@@ -180,14 +226,13 @@ def num_differences(counted: Iterable[LedgerRecord], predicted: Iterable[LedgerR
     return len(one ^ other)
 
 
-def main(folder: str, model_name: str, num_epochs: str) -> None:
+def main(folder: str, model_name: str, num_epochs: str, strategy: str = STRATEGY) -> None:
     communicator = join_ranks()
     with communicator.transport:
         # As a run does before its first step.
         warm_up_model(parse_model(model_name))
-        findings = gather_texts(
-            communicator, json.dumps(measure(communicator, Path(folder), model_name, int(num_epochs)))
-        )
+        found = measure(communicator, Path(folder), model_name, int(num_epochs), strategy)
+        findings = gather_texts(communicator, json.dumps(found))
         if communicator.rank == 0:
             print(json.dumps([json.loads(text) for text in findings]))
 

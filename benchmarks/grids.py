@@ -25,7 +25,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch_geometric.nn import GCN
 
-from exchange import NUM_HOSTS, bound_of, read_findings, stored
+from exchange import NUM_HOSTS, read_findings, stored
+from exchange_bound import bound_of
 from graphs import random_graph
 from grids_rank import __file__ as RANK_PROGRAM
 from harness import Benchmark, Target, console, make_table

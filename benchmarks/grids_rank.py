@@ -7,30 +7,15 @@ network and epochs that move nothing, so that a noisy moment falls on all of the
 """
 
 import json
-import statistics
 import sys
 from pathlib import Path
 
-from exchange_rank import WAYS, Stub, Training, num_bytes, num_differences
+from exchange_rank import WAYS, Stub, Training, exchanges, num_bytes, num_differences
 from laconic.comm import Communicator, Ledger
 from laconic.comm.gather import gather_texts
 from laconic.launching.join import join_ranks
 from laconic.models import parse_model
 from laconic.trainer.warm_up import warm_up_model
-
-
-class Meter(Stub):
-    """Also notes what each all_to_all would have moved."""
-
-    def __init__(self, rank: int, num_ranks: int) -> None:
-        super().__init__(rank, num_ranks)
-        self.moved: list[dict[str, int]] = []
-
-    def start_all_to_all(self, out, out_sizes, data, sizes):
-        row = data.shape[1:].numel() * data.itemsize
-        totals = {"received": sum(out_sizes) - out_sizes[self.rank], "sent": sum(sizes) - sizes[self.rank]}
-        self.moved.append({way: total * row for way, total in totals.items()})
-        return super().start_all_to_all(out, out_sizes, data, sizes)
 
 
 class Contender:
@@ -48,25 +33,22 @@ class Contender:
         self.num_wrong = num_differences(self._communicator.ledger.take(0), predicted)
         self.epochs: list[float] = []
         self.computes: list[float] = []
-        self._spans: list[list[float]] = []
-        self._moved: list[dict[str, int]] = []
+        self._alone: list[list[dict[str, float]]] = []
 
     def take_turn(self) -> None:
         self.epochs.append(self._training.train())
         self._rows = self._communicator.ledger.take(0)
         self.num_wrong += num_differences(self._rows, self._of_each_epoch)
-        meter = Meter(self._communicator.rank, self._communicator.num_ranks)
-        self.computes.append(self._training.train_alone(meter))
-        self._spans.append(meter.spans)
-        self._moved = meter.moved
+        stub = Stub(self._communicator.rank, self._communicator.num_ranks)
+        self.computes.append(self._training.train_alone(stub))
+        self._alone.append(stub.exchanges)
 
     def findings(self) -> dict[str, object]:
-        spans = [statistics.median(each) for each in zip(*self._spans, strict=True)]
         return {
             "epochs": self.epochs,
             "computes": self.computes,
             "of epoch": {way: num_bytes(self._rows, way) for way in WAYS},
-            "exchanges": [{"local": span, **moved} for span, moved in zip(spans, self._moved, strict=True)],
+            "exchanges": exchanges(self._rows, self._alone),
             "num_wrong": self.num_wrong,
             "chosen": self._chosen,
         }

@@ -2,7 +2,7 @@
 
 A benchmark is a list of cells. Each cell gives figures; what a cell found is kept in results/<name>.partial.jsonl until
 the whole run is done, so that a run that was stopped goes on where it was. The closing line is
-{"benchmark": ..., "figures": {name: number}, "targets": {name: number}, "missed": [names]}.
+{"benchmark": ..., "figures": {name: number}, "targets": {name: number}, "missed": [names]}; some have "notes", too.
 """
 
 import argparse
@@ -18,11 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,39 @@ class Target:
 
 @dataclass
 class Benchmark:
-    """One benchmark run: `cell` runs or recalls a cell, `finish` prints the closing line."""
+    """One benchmark run: `cell` runs or recalls a cell, `finish` prints the closing line.
+
+    Args:
+        name: of the benchmark, and of its file in results/.
+        quick: whether it is the version of about a minute.
+        targets: by the name of the figure.
+        only: part of the names of cells; others are left out, and nothing is kept. Empty: all cells.
+        figures: filled by the benchmark.
+        notes: words for a reader of the results, by name; filled by the benchmark.
+    """
 
     name: str
     quick: bool
     targets: Mapping[str, Target]
+    only: str = ""
     figures: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def from_command_line(
-        name: str, description: str, targets: Mapping[bool, Mapping[str, Target]], *, parts: Sequence[str] = ()
+        name: str,
+        description: str,
+        targets: Mapping[bool, Mapping[str, Target]],
+        *,
+        parts: Sequence[str] = (),
+        can_choose_cells: bool = False,
     ) -> "Benchmark":
         """Returns the run that the command line asks for.
 
         Args:
             targets: by whether it is a quick run.
             parts: further flags, of which one may be given; the caller reads them.
+            can_choose_cells: whether there is `--only`; the caller asks `wants`.
         """
         parser = argparse.ArgumentParser(description=description)
         one_of = parser.add_mutually_exclusive_group()
@@ -62,10 +81,15 @@ class Benchmark:
             one_of.add_argument(f"--{part}", action="store_true", help=f"the part of the benchmark on {part}")
         parser.add_argument("--quick", action="store_true", help="about a minute: at least one cell per figure")
         parser.add_argument("--fresh", action="store_true", help="forget the cells of a run that was stopped")
+        if can_choose_cells:
+            parser.add_argument(
+                "--only", default="", metavar="TEXT", help="cells with TEXT in their name; keeps nothing"
+            )
         arguments = parser.parse_args()
         _run_with_our_environment()
-        benchmark = Benchmark(name, arguments.quick, targets[arguments.quick])
-        if arguments.fresh:
+        only = arguments.only if can_choose_cells else ""
+        benchmark = Benchmark(name, arguments.quick, targets[arguments.quick], only)
+        if arguments.fresh and not only:
             benchmark._partial.unlink(missing_ok=True)
         return benchmark
 
@@ -73,8 +97,14 @@ class Benchmark:
     def _partial(self) -> Path:
         return RESULTS / f"{self.name}{'.quick' if self.quick else ''}.partial.jsonl"
 
-    def cell(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    def wants(self, name: str) -> bool:
+        """Whether the command line asks for a cell."""
+        return self.only in name
+
+    def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Returns the cell's numbers, measured now or by the run that was stopped before."""
+        if self.only:
+            return measure()
         known = self._known(name)
         if known is not None:
             return known
@@ -92,7 +122,7 @@ class Benchmark:
         """Whether the run that was stopped before has measured a cell."""
         return self._known(name) is not None
 
-    def _known(self, name: str) -> dict[str, float] | None:
+    def _known(self, name: str) -> dict[str, Any] | None:
         if self._partial.exists():
             for line in self._partial.read_text().splitlines():
                 row = json.loads(line)
@@ -102,19 +132,45 @@ class Benchmark:
 
     def finish(self) -> None:
         """Prints what was missed and the closing line, and keeps a full run's figures in results/."""
-        missed = [name for name, target in self.targets.items() if target.is_missed(self.figures[name])]
-        closing = {
+        # A run of some cells has some figures.
+        targets = {name: target for name, target in self.targets.items() if not self.only or name in self.figures}
+        missed = [name for name, target in targets.items() if target.is_missed(self.figures[name])]
+        closing: dict[str, Any] = {
             "benchmark": self.name,
             "figures": {name: round(value, 4) for name, value in self.figures.items()},
-            "targets": {name: target.bound for name, target in self.targets.items()},
+            "targets": {name: target.bound for name, target in targets.items()},
             "missed": missed,
         }
-        if not self.quick:
+        if self.notes:
+            closing["notes"] = self.notes
+        if not self.quick and not self.only:
             machine = {"processor": _processor(), "cores": os.cpu_count(), "load": os.getloadavg()}
             (RESULTS / f"{self.name}.json").write_text(json.dumps({**closing, "machine": machine}, indent=2) + "\n")
-        self._partial.unlink(missing_ok=True)
+        if not self.only:
+            self._partial.unlink(missing_ok=True)
         console.print(f"[bold]{'missed: ' + ', '.join(missed) if missed else 'all targets met'}[/bold]")
         print(json.dumps(closing))
+
+
+def tree_of(commit: str) -> Path:
+    """Returns the files of a commit: a git worktree in results/trees, made now or by an earlier run.
+
+    It stays, with the bytecode and the kernels that are compiled in it; git ignores it.
+    `git worktree remove --force` takes it away.
+    """
+    folder = RESULTS / "trees" / commit
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (folder.parent / ".gitignore").write_text("*\n")
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "prune"], check=True)
+        done = subprocess.run([*git, "add", "--quiet", "--detach", str(folder), commit], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(
+                f"The commit {commit} is measured beside this tree, and git could not check it out: it has to be in "
+                f"the history of this clone (git fetch --unshallow).\n{done.stderr}"
+            )
+    return folder
 
 
 def difference(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
@@ -184,9 +240,8 @@ def status_bytes(field: str) -> int:
 @cache
 def _code_version() -> str:
     """A fingerprint of the library and the benchmarks: cells of other code are not taken over."""
-    root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted([*(root / "src").rglob("*.py"), *(root / "benchmarks").glob("*.py")]):
+    for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -3,9 +3,9 @@
     python benchmarks/startup.py
     python benchmarks/startup.py --quick
 
-Contenders take turns: this tree, and the commit before anything was done about it (BEFORE), checked out in a temporary
-git worktree. Both have their bytecode and their compiled kernels on disk, as an installed package has after its first
-run; making these takes a minute or two before the first cell. Run it alone on the machine.
+Contenders take turns: this tree, and the commit before anything was done about it (BEFORE), checked out in a git
+worktree beside the results. Both have their bytecode and their compiled kernels on disk, as an installed package has
+after its first run; making these takes a minute or two before the first cell. Run it alone on the machine.
 
 The imports of a run are all modules that it has in the end, imported one after the other in a process that does nothing
 else, over the time that `import torch, torch_geometric` takes in another.
@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from harness import OURS, Benchmark, Target, console, make_table
+from harness import OURS, ROOT, Benchmark, Target, console, make_table, tree_of
 
-ROOT = Path(__file__).parents[1]
 BEFORE = "6d7e8c5"
 TRAIN = ["train", "sbm", "--epochs", "10"]
 RANKS = (1, 2, 4)
@@ -127,15 +126,10 @@ class Tree:
 
 @contextmanager
 def trees() -> Iterator[dict[str, Tree]]:
-    """Gives this tree and the one before, in folders that are gone afterwards."""
+    """Gives this tree and the one before; the folders of their runs are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="laconic-startup-") as folder:
-        before = Path(folder) / "tree"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(before), BEFORE], check=True)
-        try:
-            yield {name: Tree(root, Path(folder) / name) for name, root in (("before", before), ("after", ROOT))}
-        finally:
-            subprocess.run([*git, "remove", "--force", str(before)], check=True)
+        roots = {"before": tree_of(BEFORE), "after": ROOT}
+        yield {name: Tree(root, Path(folder) / name) for name, root in roots.items()}
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], turns: int) -> dict[str, float]:
