@@ -21,7 +21,6 @@ from laconic.sharded.attention import SplitAttention
 from laconic.sharded.axis import Axis, PlacedAxis
 from laconic.sharded.coder import ProductCoder
 from laconic.sharded.hops import HopMatrix
-from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.placement import Placement
 from laconic.sharded.position import Position
@@ -214,17 +213,12 @@ class ShardedAggregator(Aggregator):
 
     def _kept_halo(self, x: Tensor) -> Tensor | None:
         """Returns the halo rows of x if they are here."""
-        if x is not self._shard.x or self._placement_columns is not self._placement.sources:
+        if x is not self._shard.x or self._placement.is_covered:
             return None
         self.uses_halo_features = True
         if self._placement.halo_x is None and self._known_halo_features is not None:
             return self._known_halo_features()
         return self._placement.halo_x
-
-    @property
-    def _placement_columns(self) -> PlacedAxis | None:
-        operators = self._placement.operators
-        return operators.columns if isinstance(operators, BlockOperators) else None
 
     def _operator(self, aggregation: Linear) -> ShardedMatrix:
         if aggregation not in self._operators:

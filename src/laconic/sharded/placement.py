@@ -89,6 +89,12 @@ class Placement:
         return self.block.rows
 
     @property
+    def is_covered(self) -> bool:
+        """Whether edges on one axis lie elsewhere than with their destinations."""
+        operators = self.operators
+        return isinstance(operators, BlockOperators) and operators.columns is not self.sources
+
+    @property
     def exchange(self) -> RowExchange:
         """Who sends which rows to whom for the shard's edges."""
         assert isinstance(self.sources, AxisExchange)

@@ -17,6 +17,9 @@ from laconic.comm.message_sizes import CODABLE
 from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
+from laconic.sharded.placement import Placement
+from laconic.sharded.reach import why_not_recompute
+from laconic.specs import unknown_name
 
 # By name, because some of these need packages that are not there, and others moved between versions of PyG.
 _HETEROGENEOUS = frozenset(
@@ -55,6 +58,26 @@ def check_schedule(codec: str, schedule: str) -> None:
         raise ConfigError(
             f"schedule {schedule} goes by the error that senders measure, and with codec {codec} they do "
             f"not know what receivers have. Use error_feedback instead, or another schedule."
+        )
+
+
+EDGES = ("auto", "destination", "source", "cover")
+
+
+def check_edges(edges: str) -> None:
+    """Raises ConfigError unless `edges` names a placement of edges."""
+    if edges not in EDGES:
+        raise ConfigError(unknown_name(edges, EDGES, family="edge placement"))
+
+
+def check_coded_edges(model: nn.Module, placement: Placement, codec: str) -> None:
+    """Raises UnsupportedModelError where partial sums would be coded that the model does not have."""
+    is_coded = not isinstance(parse_codec(codec), Identity) and placement.communicator.num_ranks > 1
+    reason = why_not_recompute(model)
+    if is_coded and reason is not None and placement.is_covered:
+        raise UnsupportedModelError(
+            f"Edges that do not lie with their destination make partial sums of fixed matrices, which codec {codec} "
+            f"writes, and {reason}. Use edges=destination, or the codec identity."
         )
 
 

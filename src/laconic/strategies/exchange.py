@@ -16,7 +16,7 @@ from torch_geometric.nn import MessagePassing
 from laconic.attach import Attachment
 from laconic.comm.communicator import Communicator
 from laconic.comm.new_rows import NewRows
-from laconic.errors import CheckpointError, ConfigError, UnsupportedModelError
+from laconic.errors import CheckpointError, ConfigError
 from laconic.graph import Graph, GraphChange, Shard
 from laconic.launching.agreement import check_agreement
 from laconic.sharded.aggregator import ShardedAggregator
@@ -32,13 +32,17 @@ from laconic.sharded.rates import Exchanged, RatePlan, spent_before
 from laconic.sharded.reach import check_reach, choose_reach, why_not_recompute, with_reach
 from laconic.sharded.rehearsal import exchanges_of_step
 from laconic.sharded.trial import check_shared
-from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_codable, check_link, check_plain_model, check_schedule
+from laconic.strategies._checks import (
+    check_codable,
+    check_coded_edges,
+    check_edges,
+    check_link,
+    check_plain_model,
+    check_schedule,
+)
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies._placed import PlacedStrategy
-
-EDGES = ("auto", "destination", "source", "cover")
 
 
 @final
@@ -53,8 +57,7 @@ class Exchange(PlacedStrategy):
             (the fewest of both together), or auto: cover, but destination for a model whose rows are coded and that
             has attention.
         reach: over how many hops rows of other ranks are computed here. By default as many as make epochs the
-            shortest at the speed of the link, by a count of bytes and operations; 0 where the model is not known when
-            the graph is placed.
+            shortest at the speed of the link, by a count of bytes and operations.
         link_mbit: speed of a rank's link. Told, not measured: a run that is resumed has to choose the same.
         codec: how rows are written for the way; identity changes nothing. `laconic.comm.codecs` has them all.
         schedule: at which rate, epoch by epoch. `laconic.comm.schedules` has them all.
@@ -79,8 +82,7 @@ class Exchange(PlacedStrategy):
 
     def __post_init__(self) -> None:
         check_schedule(self.codec, self.schedule)
-        if self.edges not in EDGES:
-            raise ConfigError(unknown_name(self.edges, EDGES, family="edge placement"))
+        check_edges(self.edges)
         if self.reach is not None and self.reach < 0:
             raise ConfigError(f"exchange: reach should be 0 or more hops, or left out; got {self.reach}.")
         check_link(self.link_mbit, "exchange")
@@ -91,7 +93,7 @@ class Exchange(PlacedStrategy):
     @property
     def choice(self) -> str:
         """How neighbours are known, for people."""
-        at = "destination" if self.placement.block.columns is self.placement.sources else self.edges
+        at = "destination" if not self.placement.is_covered else self.edges
         return f"edges={'cover' if at == 'auto' else at}, reach={len(self.placement.hops)}"
 
     @property
@@ -147,15 +149,10 @@ class Exchange(PlacedStrategy):
         check_plain_model(model, shard)
         check_codable(self.codec, shard, self.placement.communicator)
         check_shared(model, shard)
-        reason = why_not_recompute(model)
-        if reason is not None and self._is_coded and self.placement.columns is not self.placement.sources:
-            if self.edges != "auto":
-                raise UnsupportedModelError(
-                    f"edges={self.edges} with codec {self.codec} writes partial sums of fixed matrices, and {reason}. "
-                    f"Use edges=destination, or the codec identity."
-                )
+        if self._model is None and (self.edges == "auto" or self.reach is None):
             # The model was not known when edges were placed.
             self._place_edges(model)
+        check_coded_edges(model, self.placement, self.codec)
         check_reach(model, self.placement)
 
     def change(self, change: GraphChange) -> Shard:
@@ -174,7 +171,7 @@ class Exchange(PlacedStrategy):
 
     def _move_to(self, changed: Changed, attachment: Attachment) -> None:
         coder = self._coder
-        was_covered, reach = self.placement.columns is not self.placement.sources, len(self.placement.hops)
+        was_covered, reach = self.placement.is_covered, len(self.placement.hops)
         after = with_reach(with_edges_at(changed.placement, self._edges_now), reach)
         if coder is not None:
             assert self._cut is not None
@@ -183,7 +180,7 @@ class Exchange(PlacedStrategy):
             cut = replace(self._cut, fetched=now.fetched, folded=now.folded)
             exchanges = exchanges_of_step(attachment.model, after, cut)
             fetch = coded_fetch(after, self._members[0], cut.fetched)
-            if not was_covered and after.columns is after.sources:
+            if not was_covered and not after.is_covered:
                 # Another cover has other lists: memories of codecs begin anew with it.
                 fetch.take_over(coder.fetch, changed.kept_sent, changed.kept_received)
             past = (coder.next_epoch, self._spent(coder, fetch.new, exchanges))
@@ -204,7 +201,7 @@ class Exchange(PlacedStrategy):
         """Where edges are placed again after a change."""
         if self.edges != "auto":
             return self.edges
-        return "destination" if self._is_coded and self.placement.columns is self.placement.sources else "cover"
+        return "destination" if self._is_coded and not self.placement.is_covered else "cover"
 
     def _spent(self, coder: ExchangeCoder, new: NewRows | None, exchanges: list[Exchanged]) -> int:
         """Returns the bytes of messages up to now, if the schedule goes by them."""

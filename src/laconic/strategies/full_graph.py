@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -20,15 +20,24 @@ from laconic.sharded.block import BlockMap, arrays_of_block
 from laconic.sharded.check import check_convolutions, check_symmetric_convolutions
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.sharded.cut import Cut
+from laconic.sharded.edge_placement import EdgePlace, with_edges_at
 from laconic.sharded.placement import place
 from laconic.sharded.plan import Plan, make_plan, memory_limit
+from laconic.sharded.reach import why_not_recompute
 from laconic.sharded.rehearsal import rehearse
 from laconic.sharded.survey import survey
 from laconic.sharded.trial import check_shared
 from laconic.sharded.workload import Workload
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_codable, check_link, check_plain_model, check_schedule
+from laconic.strategies._checks import (
+    check_codable,
+    check_coded_edges,
+    check_edges,
+    check_link,
+    check_plain_model,
+    check_schedule,
+)
 from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies._placed import PlacedStrategy
 
@@ -47,6 +56,9 @@ class FullGraph(PlacedStrategy):
             grid(pi=, pk=, pj=), or as in the papers 1.5d_replicated(c=2) and 2d_summa; see laconic.comm.grid.
         exchange: sparse sends only rows that some edge needs, dense all rows of a block.
         partitioner: cuts a graph that does not come from a store; auto: metis for sparse exchange, random for dense.
+        edges: where edges between two ranks lie on a grid of one axis: destination (as in 1d), source (as in
+            1d_columns), cover (the fewest rows and sums), or auto: cover where the grid is auto's own choice, and as
+            the grid's name says otherwise.
         codec, schedule: how rows and sums are written for the way in training, and at which rate, as in
             the strategy exchange; identity changes nothing. For grids with whole rows (pj = 1).
         staged: rows travel block by block, the product of one running while the next is under way, so that two blocks
@@ -58,6 +70,7 @@ class FullGraph(PlacedStrategy):
     grid: str = "auto"
     exchange: str = "sparse"
     partitioner: str = "auto"
+    edges: Literal["auto", "destination", "source", "cover"] = "auto"
     codec: str = "identity"
     schedule: str = "constant"
     staged: bool = False
@@ -72,6 +85,7 @@ class FullGraph(PlacedStrategy):
         if self.grid != "auto":
             parse_grid(self.grid)
         check_schedule(self.codec, self.schedule)
+        check_edges(self.edges)
         if self.staged and not isinstance(parse_codec(self.codec), Identity):
             raise ConfigError(
                 f"full_graph: staged rows go as they are, and codec {self.codec} writes a product's rows at once. "
@@ -113,10 +127,28 @@ class FullGraph(PlacedStrategy):
             is_for_symmetric=layout is not None and layout.is_for_symmetric,
             is_staged=self.staged,
         )
+        self._place_edges(layout, communicator)
         if self._is_coded:
             check_agreement(communicator, {"codec": self.codec, "schedule": self.schedule})
             self._cut = Cut.of(self._placement)
         return self._placement.shard
+
+    def _place_edges(self, layout: Layout | None, communicator: Communicator) -> None:
+        """Moves edges between two ranks to one of the two, where the grid has one axis; all ranks call it together."""
+        placement = self.placement
+        is_one_axis = placement.grid.pi == communicator.num_ranks and self.is_sparse and not self.staged
+        if self.edges != "auto" and not is_one_axis:
+            raise ConfigError(
+                f"edges={self.edges} is for grids of one axis with sparse exchange and without stages, and this is "
+                f"{placement.grid}, whose blocks say where edges lie. Use grid=1d, or leave edges out."
+            )
+        edges: EdgePlace = "cover" if self.edges == "auto" else self.edges
+        has_whole_rows = self._model is not None and why_not_recompute(self._model) is not None
+        if self.edges == "auto" and (layout is not None or (self._is_coded and has_whole_rows)):
+            return
+        if communicator.num_ranks > 1 and is_one_axis:
+            check_agreement(communicator, {"edges": self.edges})
+            self._placement = with_edges_at(placement, edges)
 
     def _check_layout(self, layout: Layout, grid: Grid) -> None:
         """Raises ConfigError where a codec, or stages, are asked for in a layout that has none."""
@@ -140,6 +172,7 @@ class FullGraph(PlacedStrategy):
             if self.grid != "auto" and parse_grid(self.grid).is_for_symmetric:
                 check_symmetric_convolutions(model)
             check_shared(model, shard)
+            check_coded_edges(model, self.placement, self.codec)
             if self.placement.grid.pj > 1:
                 # Layers too narrow to be sliced show when they are tried.
                 rehearse(model, self.placement)
