@@ -47,7 +47,7 @@ def shares(graph: Graph, num_ranks: int) -> tuple[int, int, int]:
     # From this epoch on the rate is 1.
     last = epochs // 5 + 1
     coded = bytes_by_epoch(config, config.training.strategy, graph, num_ranks, list(range(1, last + 1)))
-    (full,) = bytes_by_epoch(config, "exchange", graph, num_ranks, [1])
+    (full,) = bytes_by_epoch(config, "exchange(edges=destination, reach=0)", graph, num_ranks, [1])
     assert coded[-1] == full
     return coded[0], sum(coded) + (epochs - last) * full, epochs * full
 

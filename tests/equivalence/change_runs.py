@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.equivalence.coded_runs import WORK, predict, sage, step
+from tests.equivalence.coded_runs import WORK, predict, sage, step, with_ways
 from tests.equivalence.halo_runs import IN, OUT, make_graph
 from torch import nn
 
@@ -106,7 +106,7 @@ def train(
     shard = strategy._attachment.shard
     for epoch in epochs:
         for change in changes.get(epoch, []):
-            seen.parts[epoch] = (shard := strategy.change(change)).node_ids.tolist()
+            seen.parts[epoch] = (shard := strategy.change(change)).node_ids[: shard.num_owned].tolist()
         communicator.ledger.take(0)
         seen.predicted[epoch] = predict(strategy, model, epoch)
         seen.expected_once[epoch] = [row for row in strategy.predict_traffic(model, epoch) if not row.epoch]
@@ -119,7 +119,7 @@ def train(
         rows = communicator.ledger.take(epoch)
         seen.counted[epoch] = [row for row in rows if row.phase in WORK]
         seen.once[epoch] = [row for row in rows if row.phase == "setup"]
-        seen.predictions[epoch] = dict(zip(shard.node_ids.tolist(), logits, strict=True))
+        seen.predictions[epoch] = dict(zip(shard.node_ids[: shard.num_owned].tolist(), logits, strict=True))
         seen.models[epoch] = copy.deepcopy(model.state_dict())
         seen.optimizer[epoch] = copy.deepcopy(optimizer.state_dict())
     seen.model = copy.deepcopy(model.state_dict())
@@ -144,7 +144,7 @@ def run_changing(
         torch.set_num_threads(1)
         model, seen = models[transport.rank], Seen()
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"exchange({text}, partitioner=random)", graph, model, communicator)
+        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         train(strategy, model, communicator, seen, optimizer, range(1, last + 1), changes)
         return seen
@@ -184,7 +184,7 @@ def run_rebuilt(
         model, seen = models[transport.rank], Seen()
         model.load_state_dict(after[0].models[epoch - 1])
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"exchange({text})", store, model, communicator)
+        strategy = begin(f"exchange({with_ways(text)})", store, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         optimizer.load_state_dict(copy.deepcopy(after[0].optimizer[epoch - 1]))
         train(strategy, model, communicator, seen, optimizer, range(epoch, last + 1), {})

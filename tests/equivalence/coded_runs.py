@@ -55,6 +55,11 @@ def step(strategy: Strategy, model: nn.Module, epoch: int) -> torch.Tensor:
     return loss.detach()
 
 
+def with_ways(text: str) -> str:
+    """Returns settings with plain halo exchange, where they do not say how neighbours are known."""
+    return text if "edges=" in text else f"{text}, edges=destination, reach=0"
+
+
 def run_coded(
     text: str,
     epochs: int,
@@ -81,7 +86,7 @@ def run_coded(
         model = models[transport.rank]
 
         def begin(model: nn.Module) -> tuple[Strategy, torch.optim.Optimizer]:
-            strategy = parse_strategy(f"exchange({text}, partitioner=random)")
+            strategy = parse_strategy(f"exchange({with_ways(text)}, partitioner=random)")
             shard = strategy.place(graph, communicator)
             strategy.check(model, shard)
             strategy.attach(model, shard, seed=5)
@@ -119,7 +124,8 @@ def run_coded(
         for epoch in run.counted:
             # Given what was measured on the way, if the schedule goes by that.
             run.predicted.setdefault(epoch, predict(strategy, model, epoch))
-        run.predictions = dict(zip(strategy._attachment.shard.node_ids.tolist(), logits, strict=True))
+        shard = strategy._attachment.shard
+        run.predictions = dict(zip(shard.node_ids[: shard.num_owned].tolist(), logits, strict=True))
         run.model = {name: value.clone() for name, value in model.state_dict().items()}
         return run
 
@@ -142,3 +148,9 @@ def total(runs: list[Run], phases: tuple[str, ...] = ("forward", "backward"), ep
         and row.operation == "all_to_all"
         and (epoch is None or number == epoch)
     )
+
+
+def check_predicted(runs: list[Run]) -> None:
+    for rank, run in enumerate(runs):
+        for epoch, counted in run.counted.items():
+            assert counted == run.predicted[epoch], f"rank {rank}, epoch {epoch}"

@@ -110,7 +110,7 @@ def train(
         seen.counted.append(added_up([*before, *seen.in_step[-1], *ledger.take(epoch)], communicator.rank, epoch))
         seen.coverage += strategy.take_records()
         seen.states.append(copy.deepcopy(model.state_dict()))
-    seen.predictions = dict(zip(shard.node_ids.tolist(), logits, strict=True))
+    seen.predictions = dict(zip(shard.node_ids[: shard.num_owned].tolist(), logits, strict=True))
     return seen
 
 

@@ -14,7 +14,7 @@ from tests.equivalence.change_runs import (
     run_rebuilt,
     train,
 )
-from tests.equivalence.coded_runs import predict, sage, step
+from tests.equivalence.coded_runs import predict, sage, step, with_ways
 from tests.equivalence.halo_runs import make_graph
 
 from laconic.comm.communicator import Communicator
@@ -92,7 +92,7 @@ def test_memories_of_rows_that_stay_are_kept_and_new_rows_arrive_as_they_are():
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
-        text = "exchange(codec=error_feedback(codec=topk), schedule=constant(value=8.0), partitioner=random)"
+        text = f"exchange({with_ways(\'codec=error_feedback(codec=topk), schedule=constant(value=8.0)\')}, partitioner=random)"
         strategy = begin(text, graph, model, communicator)
         train(strategy, model, communicator, Seen(), torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3], {})
         before = memories_of(strategy)
@@ -161,7 +161,7 @@ def test_a_run_is_continued_after_the_same_changes(codec, is_pending):
         torch.set_num_threads(1)
         communicator = Communicator(transport, Ledger(transport.rank))
         model, seen = models[0][transport.rank], Seen()
-        strategy = begin(f"exchange({text}, partitioner=random)", graph, model, communicator)
+        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         train(strategy, model, communicator, seen, optimizer, range(1, stop + 1), {4: [change]})
         if is_pending:
@@ -172,7 +172,7 @@ def test_a_run_is_continued_after_the_same_changes(codec, is_pending):
         communicator.barrier()
         again = models[1][transport.rank]
         again.load_state_dict(seen.model)
-        strategy = begin(f"exchange({text}, partitioner=random)", graph, again, communicator)
+        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, again, communicator)
         with pytest.raises(CheckpointError, match="a graph that was changed 1 times, and here it was changed 0 times"):
             strategy.load_state(json.loads(saved["state"]))
         strategy.change(change)
@@ -213,7 +213,7 @@ def test_a_change_that_a_budget_does_not_pay_for_is_refused_on_all_ranks():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"exchange({text}, partitioner=random)", graph, models[transport.rank], communicator)
+        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, models[transport.rank], communicator)
         step(strategy, models[transport.rank], 1)
         before = strategy.start_epoch(2)
         with pytest.raises(ConfigError, match=r"5 epochs cost .* at least .* more than the \d+ that are left of \d+"):
@@ -230,7 +230,7 @@ def test_a_message_of_another_version_of_the_plan_is_refused_on_all_ranks():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        text = "exchange(codec=quantize(bits=4), partitioner=random)"
+        text = f"exchange({with_ways(\'codec=quantize(bits=4)\')}, partitioner=random)"
         strategy = begin(text, graph, models[transport.rank], communicator)
         strategy.change(change)
         if transport.rank == 1:
@@ -255,7 +255,7 @@ def test_an_adaptive_schedule_goes_on_from_what_it_measured():
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator, seen = models[transport.rank], Communicator(transport, Ledger(transport.rank)), Seen()
-        text = "exchange(codec=quantize, schedule=adaptive(theta=0.001, most=16.0, epochs=20), partitioner=random)"
+        text = f"exchange({with_ways(\'codec=quantize, schedule=adaptive(theta=0.001, most=16.0, epochs=20)\')}, partitioner=random)"
         strategy = begin(text, graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         train(strategy, model, communicator, seen, optimizer, range(1, 7), {4: [change]})

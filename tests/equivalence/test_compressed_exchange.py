@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.equivalence.coded_runs import Run, run_coded, sage, step, total
+from tests.equivalence.coded_runs import Run, check_predicted, run_coded, sage, step, total
 from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
 from torch import nn
 from torch_geometric.nn import APPNP, GAT, GraphSAGE, SAGEConv
@@ -42,12 +42,6 @@ SCHEDULES = [
     "switch(first=8.0, at=3)",
     "adaptive(most=16.0, epochs=6, tail=0.2)",
 ]
-
-
-def check_predicted(runs: list[Run]) -> None:
-    for rank, run in enumerate(runs):
-        for epoch, counted in run.counted.items():
-            assert counted == run.predicted[epoch], f"rank {rank}, epoch {epoch}"
 
 
 def check_same_weights(runs: list[Run]) -> None:

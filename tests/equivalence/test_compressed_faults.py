@@ -33,7 +33,7 @@ def errors_of(function, num_ranks: int = 3) -> list[LaconicError]:
 
 def train(transport, text: str = "codec=quantize(bits=4)", *, epochs: int = 4, models=None) -> None:
     model = (models or MODELS)[transport.rank]
-    strategy = parse_strategy(f"exchange({text}, partitioner=random)")
+    strategy = parse_strategy(f"exchange({text}, partitioner=random, edges=destination, reach=0)")
     strategy.place(GRAPH, Communicator(transport, Ledger(transport.rank)))
     strategy.attach(model, strategy._placement.shard, seed=5)
     try:
@@ -75,7 +75,7 @@ def test_a_message_of_another_epoch_is_refused_with_both_on_all_ranks():
 
 def test_a_message_of_another_plan_is_refused_on_all_ranks():
     def run(transport):
-        strategy = parse_strategy("exchange(codec=quantize(bits=4), partitioner=random)")
+        strategy = parse_strategy("exchange(codec=quantize(bits=4), partitioner=random, edges=destination, reach=0)")
         strategy.place(GRAPH, Communicator(transport, Ledger(transport.rank)))
         # As if rank 2 had not heard of a change of the graph.
         strategy._placement.exchange.version = 0 if transport.rank == 2 else 1

@@ -6,6 +6,7 @@ And what was predicted is what was counted, as integers.
 
 import pytest
 import torch.nn.functional as F
+from tests.equivalence.coded_runs import check_predicted, run_coded, total
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, check_equal, check_traffic, make_graph, outcomes
 from torch import nn
 from torch_geometric.nn import APPNP, GCN, GIN, GCNConv, GraphConv, GraphSAGE, SGConv
@@ -62,3 +63,71 @@ def test_any_number_of_ranks_gives_the_same(num_ranks, edges, reach):
     single, ranks = outcomes(MODELS["SAGE-3"], make_graph(), num_ranks, "metis", EPOCHS, settings)
     check_equal(single, ranks)
     check_traffic(ranks)
+
+
+CODECS = ["quantize(bits=2)", "subset", "topk", "error_feedback(codec=topk)", "cache", "stale(codec=error_feedback)"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("edges", "reach"), [("source", 0), ("cover", 0), ("cover", 1)])
+def test_codecs_write_rows_and_sums_of_every_way_in_the_bytes_that_were_predicted(codec, edges, reach):
+    ways = f"edges={edges}, reach={reach}"
+    coded = run_coded(f"codec={codec}, schedule=constant(value=4.0), {ways}", 4)
+    check_predicted(coded)
+    exact = run_coded(f"codec=identity, {ways}", 4)
+    assert 0 < total(coded, epoch=4) < total(exact, epoch=4)
+    for run in coded[1:]:
+        assert run.losses == coded[0].losses
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_at_rate_1_codecs_are_exact_under_cover_and_reach(codec):
+    exact = run_coded("codec=identity, edges=cover, reach=1", 4)
+    coded = run_coded(f"codec={codec}, schedule=constant(value=1.0), edges=cover, reach=1", 4)
+    assert coded[0].losses == exact[0].losses
+    for name, value in exact[0].model.items():
+        assert torch.equal(coded[0].model[name], value)
+
+
+def test_a_run_with_memories_under_cover_is_continued_as_if_it_had_never_stopped():
+    text = "codec=error_feedback(codec=topk), schedule=constant(value=4.0), edges=cover, reach=1"
+    whole, again = run_coded(text, 6), run_coded(text, 6, resume_at=3)
+    assert whole[0].losses == again[0].losses
+
+
+def test_with_a_hop_for_every_exchange_nothing_but_gradients_travels_in_training():
+    _, ranks = outcomes(MODELS["SAGE-3"], make_graph(), 3, "random", 2, ", reach=2")
+    for rank in ranks:
+        assert {row.phase for row in rank.counted[2]} <= {"gradients", "evaluation"}
+
+
+def test_attention_keeps_its_edges_at_the_destination_and_linear_layers_are_covered():
+    def build():
+        return Stack(GCNConv(IN, 8), nn.ReLU(), GATConv(8, OUT))
+
+    single, ranks = outcomes(build, make_graph(), 3, "random", EPOCHS, ", edges=cover")
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
+REFUSED = [
+    ("reach=1", lambda: GAT(IN, 8, 2, OUT), r"convs\.0 is a GATConv.*no fixed matrix"),
+    ("reach=3", lambda: GraphSAGE(IN, 8, 3, OUT), "exchanges rows 2 times. Use reach=2"),
+    ("edges=cover, codec=quantize(bits=2)", lambda: GAT(IN, 8, 2, OUT), "Use edges=destination"),
+]
+
+
+@pytest.mark.parametrize(("settings", "build", "told"), REFUSED)
+def test_what_cannot_be_done_is_refused_with_what_can(settings, build, told):
+    with pytest.raises((UnsupportedModelError, ConfigError), match=told):
+        outcomes(build, make_graph(), 3, "random", 1, f", {settings}")
+
+
+def test_bad_settings_are_refused_at_once():
+    for text, told in [
+        ("edges=sorce", "Did you mean 'source'"),
+        ("reach=-1", "0 or more hops"),
+        ("link_mbit=0", "above 0"),
+    ]:
+        with pytest.raises(ConfigError, match=told):
+            parse_strategy(f"exchange({text})")
