@@ -1,0 +1,229 @@
+"""KHopHalo: rows of other ranks that are computed here in full, as all edges that arrive at them are here too.
+
+What is kept of a halo row is a sum that grows old; what is summed up here does not. So rows near the training rows of a
+rank are taken in with their edges, hop by hop, and only where their neighbours end is a sum kept. Taken in as far as
+the model sees, nothing that the loss depends on is old: losses and gradients are exact, and there is nothing to
+refresh. How far that is worth its memory depends on the labels: a few of them see little of the graph, many see all.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from laconic.cached.turns import MOST_OVER_OWNED, mark_seen
+from laconic.comm.communicator import Communicator
+from laconic.comm.exchange import RowExchange
+from laconic.graph import Adjacency, Shard
+from laconic.graph.shard import padded
+from laconic.kernels.compress import as_indices, compress_edges
+from laconic.sharded.placement import Placement, by_owner
+
+# Shapes: N owned rows, R rows of others that are computed in full, H halo rows, E edges, P ranks
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class KHopHalo:
+    """The rows that a rank computes in training.
+
+    Args:
+        placement: the rank's own rows and behind them those taken in, (N + R), all edges that arrive at them, and as
+            halo the rows where those begin.
+        reach: hops from training rows over which all rows are there, be it as halo; the same on all ranks.
+        is_whole: whether that is as far as the model sees.
+    """
+
+    placement: Placement
+    reach: int
+    is_whole: bool
+
+    def __str__(self) -> str:
+        if self.is_whole:
+            return "All that training nodes see on other ranks is computed here: losses are exact (keep=sums)"
+        hops = "a hop" if self.reach == 1 else f"{self.reach} hops"
+        return (
+            f"What training nodes see on other ranks within {hops} is computed here, from sums of what lies beyond "
+            f"(keep=sums)"
+        )
+
+
+def expand_halo(placement: Placement, num_hops: int, reach: int | None = None) -> KHopHalo:
+    """Takes rows of other ranks in; all ranks call it together.
+
+    Args:
+        num_hops: as far as the model sees what changes.
+        reach: how far to go at most. By default as far as the rows of others that are computed then are at most twice
+            as many as a rank has, and at most half of all that others have, on every rank.
+    """
+    limit = num_hops if reach is None else min(num_hops, reach)
+    if limit <= 1 or placement.communicator.num_ranks == 1:
+        return KHopHalo(placement, limit, is_whole=limit >= num_hops)
+    with placement.communicator.ledger.phase("setup"):
+        known, hops = _KnownEdges.of(placement), 1
+        if reach is None and known.sees_too_many(num_hops):
+            limit = hops
+        while hops < limit:
+            further = known.with_rows_within(hops)
+            if reach is None and further.sees_too_many(num_hops):
+                break
+            known, hops = further, hops + 1
+        return KHopHalo(known.placed(), hops, is_whole=hops >= num_hops)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _KnownEdges:
+    """Edges that arrive at the rank's own rows and at those taken in.
+
+    Ends are named by their *place*: where they stand when the rows of all ranks stand one after the other.
+
+    Args:
+        before: the placement without rows taken in.
+        starts: where each rank's rows begin among the places, (P + 1,).
+        taken_in: places of the rows taken in, which never fall, (R,).
+        sources, destinations: of each edge, (E,).
+        weight: of each edge, or None, (E,).
+    """
+
+    before: Placement
+    starts: NDArray[np.int64]
+    taken_in: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    destinations: NDArray[np.int64]
+    weight: Tensor | None
+
+    @staticmethod
+    def of(placement: Placement) -> "_KnownEdges":
+        communicator, shard = placement.communicator, placement.shard
+        sizes = communicator.all_gather(torch.tensor([shard.num_rows])).flatten().numpy()
+        starts = np.append(0, np.cumsum(sizes))
+        own = np.arange(starts[communicator.rank], starts[communicator.rank + 1])
+        place_of = np.append(own, placement.exchange.start(torch.from_numpy(own)).wait().numpy())
+        adjacency = shard.adjacency
+        assert adjacency.edge_order is None, "a placement has its edges in compressed order"
+        return _KnownEdges(
+            before=placement,
+            starts=starts,
+            taken_in=own[:0],
+            sources=place_of[adjacency.indices],
+            destinations=own[adjacency.row_of_edge],
+            weight=shard.edge_weight,
+        )
+
+    @property
+    def _communicator(self) -> Communicator:
+        return self.before.communicator
+
+    @property
+    def _own(self) -> slice:
+        rank = self._communicator.rank
+        return slice(int(self.starts[rank]), int(self.starts[rank + 1]))
+
+    def _seen(self, num_hops: int) -> NDArray[np.bool_]:
+        """Returns which places training rows see over known edges."""
+        seen = np.zeros(self.starts[-1], bool)
+        seen[self._own] = self.before.shard.train_mask.numpy()
+        mark_seen(seen, self.sources, self.destinations, num_hops)
+        return seen
+
+    def sees_too_many(self, num_hops: int) -> bool:
+        """Whether training rows of any rank see more rows of others than are worth being computed."""
+        seen = self._seen(num_hops)
+        num_own = self.before.shard.num_rows
+        seen[self._own] = False
+        # Where half of all rows are computed everywhere, more ranks are little help.
+        most = min(MOST_OVER_OWNED * num_own, (len(seen) - num_own) // 2)
+        is_too_many = int(seen.sum()) > most
+        return bool(self._communicator.all_reduce(torch.tensor([int(is_too_many)]), op="max"))
+
+    def with_rows_within(self, num_hops: int) -> "_KnownEdges":
+        """Takes in the rows that training rows see, with the edges that arrive at them: their owners know those."""
+        is_new = self._seen(num_hops)
+        is_new[self._own] = False
+        is_new[self.taken_in] = False
+        new = np.flatnonzero(is_new)
+        shard, communicator = self.before.shard, self._communicator
+        exchange = RowExchange.agree(communicator, by_owner(new, self.starts), shard.num_rows)
+        degrees = torch.from_numpy(shard.adjacency.row_degrees)
+        asked = exchange.send_rows.numpy()
+        num_sent = _sums(degrees.numpy()[asked], exchange.splits.send)
+        num_edges = exchange.start(degrees).wait().numpy()
+        splits = communicator.agree_on_splits(num_sent)
+        assert list(splits.receive) == _sums(num_edges, exchange.splits.receive)
+        edges = _edges_of(shard.adjacency, asked)
+        # The first edges are those of the rank's own rows, in their order.
+        places = as_indices(self.sources[edges], int(self.starts[-1]))
+        sources = communicator.all_to_all(torch.from_numpy(places), splits).numpy().astype(np.int64)
+        weight = self.weight
+        if weight is not None:
+            weight = torch.cat([weight, communicator.all_to_all(weight[torch.from_numpy(edges)], splits)])
+        return _KnownEdges(
+            self.before,
+            self.starts,
+            np.union1d(self.taken_in, new),
+            np.append(self.sources, sources),
+            np.append(self.destinations, np.repeat(new, num_edges)),
+            weight,
+        )
+
+    def placed(self) -> Placement:
+        if not self._communicator.all_reduce(torch.tensor([len(self.taken_in)]), op="max"):
+            return self.before
+        before, communicator = self.before.shard, self._communicator
+        rows = np.append(np.arange(self._own.start, self._own.stop), self.taken_in)
+        is_halo = np.zeros(self.starts[-1], bool)
+        is_halo[self.sources] = True
+        is_halo[rows] = False
+        halo = np.flatnonzero(is_halo)
+        column_of = np.empty(self.starts[-1], np.int64)
+        column_of[rows], column_of[halo] = np.arange(len(rows)), np.arange(len(rows), len(rows) + len(halo))
+        indptr, indices, order = compress_edges(
+            column_of[self.sources], column_of[self.destinations], len(rows), len(rows) + len(halo)
+        )
+        adjacency = Adjacency(indptr, indices, len(rows) + len(halo))
+        taken = RowExchange.agree(communicator, by_owner(self.taken_in, self.starts), before.num_rows)
+        node_ids = torch.cat([before.node_ids, taken.start(before.node_ids).wait()])
+        exchange = RowExchange.agree(communicator, by_owner(halo, self.starts), len(rows))
+        largest = communicator.all_reduce(torch.tensor([len(halo)]), op="max")
+        shard = Shard(
+            x=torch.cat([before.x, taken.start(before.x).wait()]),
+            y=padded(before.y, len(rows)),
+            edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+            adjacency=adjacency,
+            node_ids=node_ids,
+            num_owned=before.num_owned,
+            train_mask=padded(before.train_mask, len(rows)),
+            val_mask=padded(before.val_mask, len(rows)),
+            test_mask=padded(before.test_mask, len(rows)),
+            edge_weight=None if self.weight is None else self.weight[torch.from_numpy(order.astype(np.int64))],
+            halo_ids=exchange.start(node_ids).wait(),
+        )
+        return Placement(
+            shard=shard,
+            exchange=exchange,
+            # Whether features are few enough to keep their sums is asked of own rows, with and without others.
+            largest_num_rows=self.before.largest_num_rows,
+            largest_num_halo=int(largest),
+            num_nodes=self.before.num_nodes,
+            num_train=self.before.num_train,
+        )
+
+
+def _edges_of(adjacency: Adjacency, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the numbers of the edges that arrive at `rows`, row after row."""
+    counts = adjacency.row_degrees[rows]
+    first_of_edge = np.repeat(adjacency.indptr[rows] - (np.cumsum(counts) - counts), counts)
+    numbers: NDArray[np.int64] = first_of_edge + np.arange(counts.sum())
+    return numbers
+
+
+def _sums(values: NDArray[np.int64], sizes: tuple[int, ...]) -> list[int]:
+    """Returns the sums of parts of such sizes, which follow each other."""
+    before = np.append(0, np.cumsum(values))
+    ends = np.cumsum(sizes)
+    sums: list[int] = (before[ends] - before[ends - sizes]).tolist()
+    return sums
