@@ -119,38 +119,6 @@ def test_historical_neighbours_are_constants_in_every_step(name, num_ranks, code
     check_follows(rank, plain, loss_of, epochs)
 
 
-class CountsCalls(nn.Module):
-    """Keeps count of what comes after the last convolution; one count for all ranks."""
-
-    def __init__(self, calls):
-        super().__init__()
-        self.calls = calls
-
-    def __deepcopy__(self, memo):
-        return CountsCalls(self.calls)
-
-    def forward(self, x):
-        self.calls.append(1)
-        return x
-
-
-def test_a_refresh_ends_with_the_last_rows_that_it_fetches():
-    """The first one shows which those are; later ones do not run the model to its end."""
-
-    def num_calls(every):
-        calls = []
-        run_isolated(
-            lambda: Stack(SAGEConv(IN, 8), SAGEConv(8, OUT), CountsCalls(calls)),
-            make_graph(),
-            2,
-            f"refresh_every={every}, gradual=False",
-            4,
-        )
-        return len(calls)
-
-    assert num_calls(1) == num_calls(4) > 0
-
-
 def combine_only(reference):
     kept = dict(reference.kept)
     reference.refresh()

@@ -110,7 +110,7 @@ def test_many_steps_hold_no_more_than_one(turns):
         for epoch in range(1, 8):
             shard = strategy.start_epoch(epoch)
             strategy.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
-        parts = strategy.cache.aggregator._parts_of_constants
+        parts = strategy.cache.aggregator._copies
         return len({part.room.data_ptr() for part in [*parts._parts, *parts._spent]})
 
     # The features, and their sums.

@@ -140,6 +140,14 @@ def test_input_features_of_historical_neighbours_come_once():
         assert torch.isfinite(torch.tensor(rank.losses)).all()
 
 
+def test_sums_of_the_last_layer_whose_halo_rows_nobody_reads_come_once():
+    settings = "keep=sums, reach=1, partitioner=random, refresh_every=2"
+    ranks = run_isolated(lambda: GCN(IN, 8, 3, OUT), make_graph(), 3, settings, 5)
+    for rank in ranks:
+        layers = [{row.layer for row in rows if row.phase == "repartition"} - {-1} for rows in rank.counted]
+        assert layers == [{0, 1, 2}, set(), {1}, set(), {1}]
+
+
 @pytest.mark.parametrize(
     ("strategy", "settings"), [("gradient_only", "keep=sums"), ("gradient_only", "keep=rows"), ("grappa", "hops=1")]
 )

@@ -1,7 +1,7 @@
-"""Mini-batches with remembered neighbours: drawn from the rank's own rows and its halo, whose rows are not computed.
+"""Mini-batches with historical neighbours: drawn from the rank's own rows and its halo, whose rows are not computed.
 
-A halo row has no edges of its own here, so nothing is drawn beyond it; where a layer reads it, it gets the row that was
-kept of it at the last refresh.
+A halo row has no edges of its own here, so nothing is drawn beyond it. Where a layer reads a halo row, it gets the
+historical one: x'(i) = A_batch [x(i), halo(t)], (R x R) times (R, F).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,49 +13,10 @@ import torch
 from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Linear
-from laconic.graph import Adjacency, Shard
+from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.graph.shard import padded
-from laconic.kernels.keyed import fold_key
 
 # Shapes: N owned rows, H halo rows, R rows of a batch
-
-_REMOTE = 0x5253
-
-
-def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Sequence[int]) -> Shard:
-    """Returns `shard` with its halo as rows that no edge arrives at: what mini-batches are drawn from, (N + H) rows.
-
-    Args:
-        halo_features: features of the halo rows, (H, F).
-        share: how many of the edges from halo rows are there to be drawn, from 0 to 1.
-        key: decides which.
-    """
-    num_owned, num_halo = shard.num_rows, len(shard.halo_ids)
-    adjacency = shard.adjacency
-    weight = shard.edge_weight
-    indptr, indices = adjacency.indptr, adjacency.indices
-    if share < 1.0:
-        draw = np.random.Generator(np.random.Philox(key=int(fold_key(_REMOTE, *key)))).random(len(indices))
-        is_kept = (indices < num_owned) | (draw < share)
-        counts = np.bincount(adjacency.row_of_edge[is_kept], minlength=num_owned)
-        indptr, indices = np.append(0, np.cumsum(counts)), indices[is_kept]
-        weight = None if weight is None else weight[torch.from_numpy(is_kept)]
-    indptr = np.concatenate([indptr, np.full(num_halo, indptr[-1])])
-    extended = Adjacency(indptr, indices, num_owned + num_halo)
-    return replace(
-        shard,
-        x=torch.cat([shard.x, halo_features]),
-        y=padded(shard.y, num_owned + num_halo),
-        edge_index=torch.from_numpy(np.stack([extended.indices, extended.row_of_edge]).astype(np.int64)),
-        adjacency=extended,
-        node_ids=shard.source_ids,
-        train_mask=padded(shard.train_mask, num_owned + num_halo),
-        val_mask=padded(shard.val_mask, num_owned + num_halo),
-        test_mask=padded(shard.test_mask, num_owned + num_halo),
-        edge_weight=weight,
-        halo_ids=shard.halo_ids[:0],
-    )
 
 
 @final

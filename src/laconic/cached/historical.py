@@ -1,11 +1,14 @@
-"""HistoricalAggregator: neighbours on other ranks are remembered as they were at the last refresh.
+"""HistoricalAggregator: rows of neighbours on other ranks are historical: they stand as at the last refresh.
 
-A refresh is a forward pass in eval mode over the whole graph, in which each rank keeps the rows that it gets: the
-inputs of each layer, of the neighbours that it lacks. It is exact, unless a coder rounds rows on their way. In the
-steps after it they stand where they stood, while the weights that they are multiplied with move on; no row travels. The
-graph's own features never change: they are fetched once.
+For a layer with the fixed matrix A = [A_local, A_remote], (N x (N + H)), at step i after the refresh at step t:
 
-What is kept is a layer's *input*, before its Linear: kept behind it, a row would be multiplied by old weights.
+    x'(i) = A_local x(i) + A_remote halo(t)       x: (N, F), halo: (H, F); gradients flow to x(i) only
+
+A refresh is a forward pass in eval mode over the whole graph, in which each rank keeps the halo rows that it fetches:
+halo(t), the inputs of each layer. It is exact, unless a coder rounds rows on their way. Between refreshes no row
+travels. The graph's own features never change: they are fetched once.
+
+A layer's *input* is kept, before its Linear: an output would have been multiplied by old weights.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +51,6 @@ class HistoricalAggregator(Aggregator):
         self._kept: list[Tensor] = []
         self._kept_products: dict[int, Tensor] = {}
         self._is_refreshing = False
-        self._last_call: int | None = None
         self._next = 0
         self._layer = -1
 
@@ -103,20 +105,12 @@ class HistoricalAggregator(Aggregator):
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Inside, a forward pass fetches the rows that it needs, and they are kept in place of those before.
-
-        The first pass shows how many times rows are asked for; later ones end with the last of them, as what the model
-        makes of it is wanted by nobody.
-        """
-        num_calls = len(self._kept)
+        """Inside, a forward pass fetches the rows that it needs, and they are kept in place of those before."""
         self._is_refreshing, self._kept, self._kept_products = True, [], {}
-        self._last_call = num_calls - 1 if num_calls else None
         try:
             yield
-        except AllIsKeptError:
-            pass
         finally:
-            self._is_refreshing, self._last_call = False, None
+            self._is_refreshing = False
 
     @property
     def is_shared(self) -> bool:
@@ -181,8 +175,6 @@ class HistoricalAggregator(Aggregator):
         if self._is_refreshing:
             assert number == len(self._kept)
             self._kept.append(self._fetch(x))
-            if number == self._last_call:
-                raise AllIsKeptError
         assert number < len(self._kept), "a pass asks for more rows than the refresh before it kept"
         halo = self._kept[number]
         assert halo.shape[1:] == x.shape[1:], f"rows of {tuple(halo.shape[1:])} were kept, {tuple(x.shape[1:])} asked"
@@ -223,10 +215,6 @@ class HistoricalAggregator(Aggregator):
 
     def _booked(self) -> AbstractContextManager[None]:
         return self._placement.communicator.ledger.phase("repartition", layer=self._layer)
-
-
-class AllIsKeptError(BaseException):
-    """Ends a pass that has fetched all rows. Not an Exception: a model that catches those has no say in it."""
 
 
 class _PlusConstant(torch.autograd.Function):

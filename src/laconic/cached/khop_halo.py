@@ -1,12 +1,16 @@
-"""KHopHalo: rows of other ranks that are computed here in full, as all edges that arrive at them are here too.
+"""KHopHalo: rows of other ranks within k hops of a rank's training rows, computed here.
 
-What is kept of a halo row is a sum that grows old; what is summed up here does not. So rows near the training rows of a
-rank are taken in with their edges, hop by hop, and only where their neighbours end is a sum kept. Taken in as far as
-the model sees, nothing that the loss depends on is old: losses and gradients are exact, and there is nothing to
-refresh. How far that is worth its memory depends on the labels: a few of them see little of the graph, many see all.
+With T the training rows of a rank, S_0 = T and S_(l+1) = S_l + the sources of edges into S_l:
+
+    rows within k - 1 hops     S_(k-1)           all their edges are here: they are computed in full
+    rows at the k-th hop       S_k - S_(k-1)     the halo: a historical sum, or row, stands for their neighbours
+
+Where k is as far as the model sees, nothing that the loss depends on is old: losses and gradients are exact, and there
+is nothing to refresh. What that costs in memory depends on the labels: a few see little of the graph, many see all.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -20,9 +24,13 @@ from laconic.comm.exchange import RowExchange
 from laconic.graph import Adjacency, Shard
 from laconic.graph.shard import padded
 from laconic.kernels.compress import as_indices, compress_edges
+from laconic.kernels.keyed import fold_key
 from laconic.sharded.placement import Placement, by_owner
 
-# Shapes: N owned rows, R rows of others that are computed in full, H halo rows, E edges, P ranks
+# Shapes: N owned rows, R rows of others that are computed in full, H halo rows, E edges, P ranks, F features
+
+# What a key is for, so that equal numbers elsewhere draw something else.
+_REMOTE = 0x5253
 
 
 @final
@@ -31,10 +39,10 @@ class KHopHalo:
     """The rows that a rank computes in training.
 
     Args:
-        placement: the rank's own rows and behind them those taken in, (N + R), all edges that arrive at them, and as
-            halo the rows where those begin.
-        reach: hops from training rows over which all rows are there, be it as halo; the same on all ranks.
-        is_whole: whether that is as far as the model sees.
+        placement: the rank's own rows and behind them rows of others, (N + R), all edges that arrive at them, and as
+            halo the rows from which these edges come, (H).
+        reach: k, the same on all ranks.
+        is_whole: whether k is as far as the model sees.
     """
 
     placement: Placement
@@ -52,7 +60,7 @@ class KHopHalo:
 
 
 def expand_halo(placement: Placement, num_hops: int, reach: int | None = None) -> KHopHalo:
-    """Takes rows of other ranks in; all ranks call it together.
+    """Returns the halo of `reach` hops; all ranks call it together.
 
     Args:
         num_hops: as far as the model sees what changes.
@@ -211,6 +219,41 @@ class _KnownEdges:
             num_nodes=self.before.num_nodes,
             num_train=self.before.num_train,
         )
+
+
+def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Sequence[int]) -> Shard:
+    """Returns `shard` with its halo as rows that no edge arrives at: what mini-batches are drawn from, (N + H) rows.
+
+    Args:
+        halo_features: features of the halo rows, (H, F).
+        share: how many of the edges from halo rows are there to be drawn, from 0 to 1.
+        key: decides which.
+    """
+    num_owned, num_halo = shard.num_rows, len(shard.halo_ids)
+    adjacency = shard.adjacency
+    weight = shard.edge_weight
+    indptr, indices = adjacency.indptr, adjacency.indices
+    if share < 1.0:
+        draw = np.random.Generator(np.random.Philox(key=int(fold_key(_REMOTE, *key)))).random(len(indices))
+        is_kept = (indices < num_owned) | (draw < share)
+        counts = np.bincount(adjacency.row_of_edge[is_kept], minlength=num_owned)
+        indptr, indices = np.append(0, np.cumsum(counts)), indices[is_kept]
+        weight = None if weight is None else weight[torch.from_numpy(is_kept)]
+    indptr = np.concatenate([indptr, np.full(num_halo, indptr[-1])])
+    extended = Adjacency(indptr, indices, num_owned + num_halo)
+    return replace(
+        shard,
+        x=torch.cat([shard.x, halo_features]),
+        y=padded(shard.y, num_owned + num_halo),
+        edge_index=torch.from_numpy(np.stack([extended.indices, extended.row_of_edge]).astype(np.int64)),
+        adjacency=extended,
+        node_ids=shard.source_ids,
+        train_mask=padded(shard.train_mask, num_owned + num_halo),
+        val_mask=padded(shard.val_mask, num_owned + num_halo),
+        test_mask=padded(shard.test_mask, num_owned + num_halo),
+        edge_weight=weight,
+        halo_ids=shard.halo_ids[:0],
+    )
 
 
 def _edges_of(adjacency: Adjacency, rows: NDArray[np.int64]) -> NDArray[np.int64]:

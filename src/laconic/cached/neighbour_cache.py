@@ -18,9 +18,9 @@ from laconic.attach import Attachment
 from laconic.attach.aggregator import Aggregator
 from laconic.attach.forward import run_model
 from laconic.attach.scope import StandIn
-from laconic.cached.batch import HistoricalBatchAggregator, with_halo_rows
+from laconic.cached.batch import HistoricalBatchAggregator
 from laconic.cached.historical import HistoricalAggregator
-from laconic.cached.khop_halo import KHopHalo
+from laconic.cached.khop_halo import KHopHalo, with_halo_rows
 from laconic.cached.recomputing import RecomputingAggregator
 from laconic.errors import ConfigError
 from laconic.graph import Shard

@@ -1,20 +1,23 @@
-"""RecomputingAggregator: halo rows are computed here too, with today's weights, from the sums that their owners made.
+"""RecomputingAggregator: halo rows are computed here, with today's weights, from historical sums.
 
-What a rank lacks of a halo row are its neighbours. So their sum is what is kept of it: its owner's, as it was at the
-last refresh. From there on everything is computed here as it is there, with the same weights and the same dropout, and
-gradients flow through it. The first layer sums the graph's own features, which never change: its rows are exact, and so
-is a model of two layers, gradients included; it needs no refresh.
+For a halo row u and a layer h_u = act(W s_u), its owner's sum s_u = sum of a_uw h_w over the neighbours w of u is kept:
+
+    own rows     s(i) = A_local h(i) + A_remote h_halo(i)      h: (N, F), h_halo: (H, F); gradients flow to both
+    halo rows    s_halo(i) = s_halo(t), of the last refresh    h_halo(i) = act(W(i) s_halo(t)), with the owner's dropout
+
+In the first layer s_halo sums the graph's own features, which never change: h_halo is exact, and so is a model of two
+layers, gradients included; it needs no refresh.
 
 Halo rows that no training row sees, over as many hops as the model sums up what changes, are not computed: the loss
-does not depend on them. Where the others are many they take turns, which bounds memory and saves time: in each step
-gradients flow through one group of them, and count for all groups; the rows of the others are computed ahead of it,
-without gradients, one group after the other. So the loss is the same as without turns, and its gradient is on average.
-Which group it is follows from the epoch alone: a run that is taken up goes on as if it had never stopped.
+does not depend on them. Where many are left they take turns (`turns.py`): in each step gradients flow through one group
+of halo rows, and count for all groups. The rows of the other groups are computed ahead of the step, without gradients,
+one group after the other. The epoch alone decides which group has its turn: a run that is taken up goes on as if it had
+never stopped.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import final
 
@@ -26,10 +29,9 @@ from laconic.attach.aggregator import Linear
 from laconic.attach.fixed_operators import why_not_fixed
 from laconic.attach.norms import is_over_nodes
 from laconic.attach.remembered import RememberedInputs
-from laconic.cached.batch import with_halo_rows
-from laconic.cached.historical import AllIsKeptError, HistoricalAggregator, plus_constant
-from laconic.cached.turn_copies import TurnCopies
-from laconic.cached.turns import TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
+from laconic.cached.historical import HistoricalAggregator, plus_constant
+from laconic.cached.khop_halo import with_halo_rows
+from laconic.cached.turns import TurnCopies, TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
 from laconic.sharded.coder import Coder
@@ -72,7 +74,7 @@ class RecomputingAggregator(HistoricalAggregator):
     Args:
         coder: as for HistoricalAggregator.
         num_turns: groups of halo rows, one of which a step computes with gradients. By default `turns_for`.
-        reach: hops over which rows of others were taken in (KHopHalo); as far as the model sees, no sum grows old.
+        reach: of the KHopHalo whose placement this is; where it is as far as the model sees, no sum grows old.
     """
 
     def __init__(
@@ -90,11 +92,13 @@ class RecomputingAggregator(HistoricalAggregator):
         self._turns: Turns | None = None
         self._turn = 0
         self._of_turn: Shard | None = None
-        self._parts_of_constants = TurnCopies()
+        self._copies = TurnCopies()
         self._extended: Shard | None = None
-        # Numbers of the calls whose sums travel in a refresh; of each call, whether its sums change in training.
+        # Numbers of the calls whose sums travelled in the first refresh; of each call, whether its sums change in
+        # training; and what was kept before the refresh under way.
         self._sent: list[int] = []
         self._changes: list[bool] = []
+        self._kept_before: list[Tensor] = []
         self._is_looking = False
         self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
         # Whether the pass under way computes a group ahead of the step; and what all of them add to the sums of each
@@ -121,7 +125,7 @@ class RecomputingAggregator(HistoricalAggregator):
         turn = epoch % self._turns.num_turns
         if self._of_turn is None or turn != self._turn:
             self._turn = turn
-            self._parts_of_constants.end_turn()
+            self._copies.end_turn()
             self._of_turn = self._rows_of_turn()
         return self._of_turn
 
@@ -152,20 +156,20 @@ class RecomputingAggregator(HistoricalAggregator):
         own_turn, self._from_others = self._turn, {}
         if not self._kept:
             return
-        own_parts = self._parts_of_constants
+        own_parts = self._copies
         self._is_ahead = True
         try:
             for turn in range(self._groups.num_turns):
                 if turn != own_turn:
-                    self._turn, self._parts_of_constants = turn, TurnCopies()
-                    with suppress(AllIsKeptError):
-                        run(self._rows_of_turn())
+                    self._turn, self._copies = turn, TurnCopies()
+                    run(self._rows_of_turn())
         finally:
-            self._turn, self._parts_of_constants, self._is_ahead = own_turn, own_parts, False
+            self._turn, self._copies, self._is_ahead = own_turn, own_parts, False
 
     @property
     def needs_refresh(self) -> bool:
-        # Of the last sums that travel, halo rows are seen by nobody: there have to be others.
+        # Halo rows that are computed from the sums of the last call are outputs, which nobody reads: sums of the calls
+        # before it are what grows old.
         return self._turns is None or (len(self._sent) > 1 and self._reach < self.num_hops)
 
     @property
@@ -175,27 +179,21 @@ class RecomputingAggregator(HistoricalAggregator):
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        before = self._kept
+        self._kept_before = self._kept
         with super().refreshing():
             yield
-        if self._turns is not None:
-            # The pass ended with the last sums that anybody sees: what comes after them stays.
-            now = self._among_those_seen(self._kept)
-            self._kept = [*now, *before[len(now) :]]
+        self._kept_before = []
 
     def after_refresh(self, run: Callable[[Shard], None]) -> None:
         if self._turns is not None:
             return
         self._look_at_training(run)
         self._turns = self._make_turns(self.num_hops)
-        self._kept = self._among_those_seen(self._kept)
+        self._kept = [self._among_those_seen(number, sums) for number, sums in enumerate(self._kept)]
 
-    def _among_those_seen(self, kept: list[Tensor]) -> list[Tensor]:
-        """Returns what is kept of the halo rows that take part; constant sums, which nobody reads, as they are."""
-        return [
-            self._groups.among(halo) if changes else halo
-            for halo, changes in zip(kept, self._changes[: len(kept)], strict=True)
-        ]
+    def _among_those_seen(self, number: int, sums: Tensor) -> Tensor:
+        """Returns the sums of the halo rows that take part; all of them where they are constant, or not known yet."""
+        return sums if self._turns is None or not self._changes[number] else self._turns.among(sums)
 
     def _look_at_training(self, run: Callable[[Shard], None]) -> None:
         """Runs a single row in training mode: with dropout of the features their sums change as well."""
@@ -205,7 +203,7 @@ class RecomputingAggregator(HistoricalAggregator):
         try:
             run(self._shard_of(self._one_row_of(whole.x), whole.node_ids[:1]))
         finally:
-            self._is_looking, self._parts_of_constants = False, TurnCopies()
+            self._is_looking, self._copies = False, TurnCopies()
         if len(self._changes) != len(self._kept):
             raise UnsupportedModelError(
                 f"The model sums up neighbours {len(self._changes)} times in training and {len(self._kept)} times in "
@@ -221,7 +219,7 @@ class RecomputingAggregator(HistoricalAggregator):
     def _one_row_of(self, whole: Tensor) -> Tensor:
         # None on a rank that has none.
         row = torch.ones_like(whole[:1])
-        return self._parts_of_constants.of(whole, lambda _: (row, row))
+        return self._copies.of(whole, lambda _: (row, row))
 
     def _check_intact(self) -> None:
         if not self._constants.are_intact:
@@ -259,7 +257,7 @@ class RecomputingAggregator(HistoricalAggregator):
         if self.is_remembered(x):
             whole = self._sums_of_constant(aggregation, x)
             if self._is_refreshing:
-                self._kept.append(self._parts(whole)[1])
+                self._kept.append(self._among_those_seen(number, self._parts(whole)[1]))
             return whole if self._computes_all else self._part_of_constant(whole)
         if self._is_ahead:
             return self._count_ahead(number, aggregation, x)
@@ -267,21 +265,24 @@ class RecomputingAggregator(HistoricalAggregator):
         if not self._computes_all:
             kept = self._groups.of_turn(self._kept[number], self._turn)
             return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
+        if self._is_refreshing and self._turns is not None and number == self._sent[-1]:
+            # Nobody reads what comes of the last sums: they stay, and the pass goes on with anything.
+            self._kept.append(self._kept_before[number])
+            return torch.zeros_like(x)
         operator = self._operator(aggregation)
         sums = operator.local @ own + operator.remote @ halo
-        if self._is_refreshing:
-            self._keep_sums(number, sums)
-        return torch.cat([sums, self._kept[number].to(x.dtype)])
+        halo_sums = self._fetch_sums(number, sums) if self._is_refreshing else self._kept[number]
+        return torch.cat([sums, halo_sums.to(x.dtype)])
 
-    def _keep_sums(self, number: int, sums: Tensor) -> None:
-        """Fetches the sums that owners of halo rows made in the call `number`; they got theirs of us."""
+    def _fetch_sums(self, number: int, sums: Tensor) -> Tensor:
+        """Fetches and keeps the sums that owners of halo rows made in the call `number`, (H, F); they get ours."""
         with self._booked():
             way = self._exchange if self._coder is None else self._coder.route(self._layer)
-            self._kept.append(way.start(sums).wait())
+            fetched = way.start(sums).wait()
+        self._kept.append(self._among_those_seen(number, fetched))
         if self._turns is None:
             self._sent.append(number)
-        elif number == self._sent[-2]:
-            raise AllIsKeptError
+        return fetched
 
     def _sums_of_constant(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of the constant that x is a part of, (N + H, F)."""
@@ -298,8 +299,6 @@ class RecomputingAggregator(HistoricalAggregator):
         """Adds what a group ahead of the step, (G, F), gives to the sums of owned rows; returns its own sums."""
         before = self._from_others.get(number)
         self._from_others[number] = self._columns(aggregation).block.multiply(halo, add_to=before)
-        if number == len(self._kept) - 1:
-            raise AllIsKeptError
         return self._groups.of_turn(self._kept[number], self._turn).to(halo.dtype)
 
     def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
@@ -319,7 +318,7 @@ class RecomputingAggregator(HistoricalAggregator):
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
         """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
-        return self._parts_of_constants.of(whole, lambda room: self._rows_of(whole, room))
+        return self._copies.of(whole, lambda room: self._rows_of(whole, room))
 
     def _rows_of(self, whole: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns the rows of this turn, and the room that they stand in."""
@@ -330,7 +329,7 @@ class RecomputingAggregator(HistoricalAggregator):
 
     def _constant_of(self, x: Tensor) -> Tensor:
         """Returns the constant that x is a part of, (N + H, F); x itself if it is of none."""
-        return self._parts_of_constants.whole_of(x)
+        return self._copies.whole_of(x)
 
     def _with_exact_halo(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of constant rows: the halo's come from their owners, once, as they are."""

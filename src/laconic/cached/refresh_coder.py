@@ -1,7 +1,7 @@
 """RefreshCoder: the rows that a refresh sends go through a codec.
 
-What is remembered is old after the first step, so it may as well be rounded: with four bits a number the rows are off
-by less than a few steps of training move them. The graph's own features, which never grow old, go as they are.
+Historical rows are old after the first step, so they may as well be rounded: with four bits a number they are off by
+less than a few steps of training move them. The graph's own features, which never grow old, go as they are.
 """
 
 from typing import final

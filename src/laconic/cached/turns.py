@@ -1,4 +1,10 @@
-"""Turns: halo rows that training rows see, in groups; in a step gradients flow through one of them, every k-th row."""
+"""Turns: halo rows that training rows see, in groups; in a step gradients flow through one of them, every k-th row.
+
+With A_g the columns of the group g = epoch mod k of the remote matrix A = sum of A_j, (N x H), and h the halo's rows:
+
+    forward     A h = A_g h_g + sum over j != g of A_j h_j        the sum was computed ahead, without gradients
+    backward    dL/dh_g = k A_g^T dL/d(A h)                       the mean over all k turns is A^T dL/d(A h)
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -174,3 +180,53 @@ class _Multiply(torch.autograd.Function):
 
 # Torch leaves `apply` untyped.
 _multiply: Callable[..., Tensor] = _Multiply.apply
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some rows of a constant, the room that they stand in, and how often all had been changed in place by then."""
+
+    rows: Tensor
+    room: Tensor
+    whole: Tensor
+    versions: tuple[int, int]
+
+    @staticmethod
+    def of(rows: Tensor, room: Tensor, whole: Tensor) -> "_Part":
+        # Rows and the room that they are a view of count together.
+        return _Part(rows, room, whole, (rows._version, whole._version))
+
+    @property
+    def is_intact(self) -> bool:
+        return (self.rows._version, self.whole._version) == self.versions
+
+
+@final
+class TurnCopies:
+    """Parts of a turn. When it is over, those of the next are written over them: wide features are copied once."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._spent: list[_Part] = []
+
+    def end_turn(self) -> None:
+        self._parts, self._spent = [], self._parts
+
+    def whole_of(self, x: Tensor) -> Tensor:
+        """Returns the constant that x is a part of; x itself if it is of none."""
+        return next((part.whole for part in self._parts if part.rows is x and part.is_intact), x)
+
+    def of(self, whole: Tensor, make: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> Tensor:
+        """Returns the part of `whole`, made now or earlier in this turn.
+
+        Args:
+            make: returns the rows and the room that they stand in; gets the room of the turn before, if there is one.
+        """
+        for part in self._parts:
+            if part.whole is whole and part.is_intact:
+                return part.rows
+        spent = next((part.room for part in self._spent if part.whole is whole and part.is_intact), None)
+        part = _Part.of(*make(spent), whole)
+        self._parts.append(part)
+        return part.rows

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from laconic.cached.turn_copies import TurnCopies
+from laconic.cached.turns import TurnCopies
 
 
 def part_of(parts, whole):
