@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 import torch
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, make_graph
-from tests.equivalence.isolated_runs import check_equal, parts_of, run_isolated, run_single
+from tests.equivalence.isolated_runs import OwnConv, check_equal, parts_of, run_isolated, run_single
 from tests.equivalence.test_gradient_only import Weighted
 from tests.equivalence.test_gradient_only_sums import DroppedFeatures, with_few_labels
 from tests.equivalence.test_gradient_only_traffic import check_foretold
 from torch import nn
-from torch_geometric.nn import APPNP, GCN, GIN, GraphSAGE, SGConv
+from torch_geometric.nn import APPNP, GAT, GCN, GIN, GraphSAGE, SGConv
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
@@ -41,6 +41,24 @@ def test_deep_models_on_ranks_are_those_on_one_machine(name, num_ranks):
     check_equal(run_single(build, graph, EPOCHS), ranks)
     for rank in ranks:
         assert all(row.phase in ("gradients", "evaluation") for rows in rank.counted[1:] for row in rows)
+
+
+# Models that keep rows, and how many layers they have.
+OF_ROWS = {
+    "GAT-2 dropout": (2, lambda: GAT(IN, 8, 2, OUT, heads=2, dropout=0.4)),
+    "GAT-3": (3, lambda: GAT(IN, 8, 3, OUT, heads=2)),
+    "SAGE-2 max": (2, lambda: GraphSAGE(IN, 8, 2, OUT, aggr="max")),
+    "GCN-2 dropout": (2, lambda: GCN(IN, 8, 2, OUT, dropout=0.4)),
+    "user's own": (2, lambda: Stack(OwnConv(IN, 8), nn.Tanh(), OwnConv(8, OUT))),
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_with_rows_a_reach_of_as_many_hops_as_layers_is_one_machine(name):
+    num_layers, build = OF_ROWS[name]
+    graph, settings = make_graph(), f"keep=rows, reach={num_layers}, partitioner=random, refresh_every=4"
+    check_equal(run_single(build, graph, EPOCHS), run_isolated(build, graph, 3, settings, EPOCHS))
+    check_foretold(run_isolated(build, graph, 3, settings, 6, foretold=True))
 
 
 def test_edge_weights_and_ranks_without_nodes_are_no_exception():

@@ -49,14 +49,14 @@ class KHopHalo:
     reach: int
     is_whole: bool
 
-    def __str__(self) -> str:
-        if self.is_whole:
-            return "All that training nodes see on other ranks is computed here: losses are exact (keep=sums)"
-        hops = "a hop" if self.reach == 1 else f"{self.reach} hops"
-        return (
-            f"What training nodes see on other ranks within {hops} is computed here, from sums of what lies beyond "
-            f"(keep=sums)"
-        )
+    def describe(self, *, keeps_sums: bool) -> str:
+        """Returns in a sentence what is computed here of other ranks' rows."""
+        if self.is_whole and keeps_sums:
+            return "All that training nodes see on other ranks is computed here: losses are exact (keep=sums)."
+        num_hops = self.reach if keeps_sums else self.reach - 1
+        hops = "a hop" if num_hops == 1 else f"{num_hops} hops"
+        beyond = "sums of what lies" if keeps_sums else "historical rows"
+        return f"What training nodes see on other ranks within {hops} is computed here, from {beyond} beyond."
 
 
 def expand_halo(placement: Placement, num_hops: int, reach: int | None = None) -> KHopHalo:

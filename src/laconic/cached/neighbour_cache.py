@@ -42,8 +42,9 @@ class NeighbourCache:
     Args:
         coder: the ways of what a refresh sends; without one, rows go as they are.
         remote: share of the edges from other ranks that mini-batches are drawn from.
-        halo: cache sums of neighbours, and compute the rows of this halo here; without it, rows are cached.
-        num_turns: groups of rows that are computed, see RecomputingAggregator.
+        halo: rows of others that are computed here; by default none, and `placement` is what is trained on.
+        keeps_sums: cache sums of the halo's rows, and compute these rows here too; otherwise rows are cached.
+        num_turns: groups of rows that are computed from sums, see RecomputingAggregator.
     """
 
     def __init__(
@@ -54,19 +55,21 @@ class NeighbourCache:
         *,
         remote: float = 1.0,
         halo: KHopHalo | None = None,
+        keeps_sums: bool = False,
         num_turns: int | None = None,
     ) -> None:
         self._attachment = attachment
         self._remote = remote
         self._interval = 0
         self._drawn_from: Shard | None = None
-        self.halo = halo
+        self.keeps_sums = keeps_sums
+        self.halo = halo or KHopHalo(placement, reach=1, is_whole=False)
         # Whose halo rows a refresh brings.
-        self.placement = placement if halo is None else halo.placement
+        self.placement = self.halo.placement
         self.aggregator: HistoricalAggregator = (
-            HistoricalAggregator(placement, coder)
-            if halo is None
-            else RecomputingAggregator(halo.placement, coder, num_turns, reach=halo.reach)
+            RecomputingAggregator(self.placement, coder, num_turns, reach=self.halo.reach)
+            if keeps_sums
+            else HistoricalAggregator(self.placement, coder)
         )
         self.shard = placement.shard
         self._refreshed_with: dict[str, Tensor] = {}

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from laconic.attach import attach, detached_copy
 from laconic.cached.intervals import Intervals
-from laconic.cached.khop_halo import KHopHalo
 from laconic.cached.neighbour_cache import NeighbourCache
 from laconic.cached.recomputing import RecomputingAggregator
 from laconic.cached.refresh_coder import RefreshCoder
@@ -63,8 +62,8 @@ def rehearse(
             act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
 
         attachment.call_before_evaluation(settle)
-        halo = None if cache.halo is None else dataclasses.replace(cache.halo, placement=few)
-        played = NeighbourCache(attachment, few, recorder, halo=halo)
+        halo = dataclasses.replace(cache.halo, placement=few)
+        played = NeighbourCache(attachment, few, recorder, halo=halo, keeps_sums=cache.keeps_sums)
         played.enter(0)
         played.start_epoch(1)
         if epoch > 1:
@@ -97,7 +96,7 @@ def num_hops_of(model: nn.Module, placement: Placement) -> int:
     actor = detached_copy(model)
     with torch.random.fork_rng(devices=[]):
         attachment = attach(actor, stage.shard, aggregator=HaloAggregator(stage))
-        played = NeighbourCache(attachment, stage, halo=KHopHalo(stage, reach=1, is_whole=False))
+        played = NeighbourCache(attachment, stage, keeps_sums=True)
         played.refresh()
     assert isinstance(played.aggregator, RecomputingAggregator)
     return played.aggregator.num_hops

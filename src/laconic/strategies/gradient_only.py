@@ -8,6 +8,7 @@ from typing import Literal, final
 from torch import Tensor, nn
 
 from laconic.attach import Attachment
+from laconic.attach.norms import is_over_nodes
 from laconic.cached.intervals import Intervals
 from laconic.cached.khop_halo import KHopHalo, expand_halo
 from laconic.cached.neighbour_cache import NeighbourCache, warning_of_old_weights
@@ -16,7 +17,7 @@ from laconic.cached.refresh_coder import RefreshCoder, parse_refresh_codec
 from laconic.cached.rehearsal import num_hops_of, rehearse
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.gradients.reductions import parse_reduction
 from laconic.graph import Graph, Shard
 from laconic.launching.agreement import check_agreement
@@ -47,9 +48,10 @@ class GradientOnly(IsolatedStrategy):
         turns: with sums, gradients flow through one in so many computed rows in each step, and count for all; 1:
             through all of them, which for two layers is exact. By default so many that it is at most twice as many as
             the rank has rows; 1 for features far wider than layers.
-        reach: with sums, over how many hops rows of other ranks that training nodes see are computed here, the last of
-            them from sums that are kept; one less than the model has layers is exact. By default as many as add at
-            most twice as many rows as the rank has, and half of those of all others.
+        reach: over how many hops rows of other ranks that training nodes see are here. With sums all of them are
+            computed, the last from sums that are kept: one less than the model has layers is exact, and by default it
+            is as many as add at most twice as many rows as the rank has, and half of those of all others. With rows the
+            last are kept: as many as the model has layers is exact, and the default is 1.
         codec: how a refresh writes what is kept for the way; identity changes nothing.
         partitioner: cuts a graph that does not come from a store.
         gradients: how gradients travel: exact, bf16, or powersgd(rank=2).
@@ -82,7 +84,7 @@ class GradientOnly(IsolatedStrategy):
 
     @property
     def intervals(self) -> Intervals:
-        keeps_rows = self._cache is not None and self._cache.halo is None
+        keeps_rows = self._cache is not None and not self._cache.keeps_sums
         return Intervals(self.refresh_every, keeps_rows if self.gradual is None else self.gradual)
 
     def expect_batches(self) -> None:
@@ -93,22 +95,30 @@ class GradientOnly(IsolatedStrategy):
         check_shared(model, shard)
         if self._asks_for_sums:
             check_keeps_sums(model)
+        elif self._extends_rows:
+            _check_no_norms(model)
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         placement, communicator = self.placement, self.placement.communicator
         assert shard is placement.shard, "the shard comes from `place`"
         check_only_model(self._gradients is None, communicator)
         # First: it may be refused, and then the model is left as it was.
-        halo = self._find_halo(model)
+        keeps_sums = self._keeps_sums(model)
+        halo = self._find_halo(model, keeps_sums)
         exact = HaloAggregator(
             placement, known_halo_features=lambda: self._cache.halo_features if self._cache else None
         )
         attachment = self._attach(model, shard, seed, self.gradients, exact)
         if self._is_coded:
-            kept = placement if halo is None else halo.placement
-            self._coder = RefreshCoder(kept, self._codec, Cut.of(kept).counts, seed)
+            self._coder = RefreshCoder(halo.placement, self._codec, Cut.of(halo.placement).counts, seed)
         self._cache = NeighbourCache(
-            attachment, placement, self._coder, remote=self.remote, halo=halo, num_turns=self.turns
+            attachment,
+            placement,
+            self._coder,
+            remote=self.remote,
+            halo=halo,
+            keeps_sums=keeps_sums,
+            num_turns=self.turns,
         )
         if communicator.num_ranks > 1 and communicator.rank == 0:
             attachment.call_on_changed_rows(warning_of_old_weights())
@@ -138,8 +148,8 @@ class GradientOnly(IsolatedStrategy):
 
     @property
     def draws_batches(self) -> bool:
-        # Halo rows of a batch are not computed.
-        return not self._asks_for_sums
+        # Rows of others that a batch reads are not computed.
+        return not self._asks_for_sums and not self._extends_rows
 
     @property
     def drawn_from(self) -> Shard:
@@ -147,7 +157,7 @@ class GradientOnly(IsolatedStrategy):
 
     def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
         assert self._attachment is not None, "attach comes before the first batch"
-        assert self.cache.halo is None, "expect_batches first"
+        assert not self.cache.keeps_sums, "expect_batches first"
         return self._attachment.using(batch, self.cache.batch_aggregator(batch))
 
     def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
@@ -161,23 +171,46 @@ class GradientOnly(IsolatedStrategy):
 
     @property
     def _asks_for_sums(self) -> bool:
-        # Turns and reach are for nothing else: a model that keeps rows would leave them out of account.
-        return self.keep == "sums" or self.turns is not None or self.reach is not None
+        # Where rows are kept no row is computed from sums: neither turns nor a reach by default are for them.
+        return self.keep == "sums" or (self.keep == "auto" and not (self.turns is None and self.reach is None))
 
-    def _find_halo(self, model: nn.Module) -> KHopHalo | None:
-        """Returns the rows of others that are computed here where sums are kept; None where rows are."""
-        placement = self.placement
-        if self.keep == "rows":
-            return None
-        reason = None
-        if not self._asks_for_sums:
-            reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
-        halo = None
-        if reason is None:
-            halo = expand_halo(placement, num_hops_of(model, placement), self.reach)
-        if placement.communicator.rank == 0 and placement.communicator.num_ranks > 1:
-            logger.info("%s.", halo or f"Of neighbours on other ranks, rows are kept (keep=rows): {reason}")
+    @property
+    def _extends_rows(self) -> bool:
+        return self.keep == "rows" and self.reach is not None and self.reach > 1
+
+    def _keeps_sums(self, model: nn.Module) -> bool:
+        if self.keep == "rows" or self._asks_for_sums:
+            return self.keep != "rows"
+        reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
+        if reason is not None:
+            self._tell(f"Of neighbours on other ranks, rows are kept (keep=rows): {reason}.")
+        return reason is None
+
+    def _find_halo(self, model: nn.Module, keeps_sums: bool) -> KHopHalo:
+        """Returns the rows of others that are computed here, and those that are cached."""
+        if keeps_sums:
+            halo = expand_halo(self.placement, num_hops_of(model, self.placement), self.reach)
+        else:
+            reach = self.reach or 1
+            halo = expand_halo(self.placement, reach, reach)
+        if keeps_sums or self._extends_rows:
+            self._tell(halo.describe(keeps_sums=keeps_sums))
         return halo
+
+    def _tell(self, text: str) -> None:
+        communicator = self.placement.communicator
+        if communicator.rank == 0 and communicator.num_ranks > 1:
+            logger.info("%s", text)
+
+
+def _check_no_norms(model: nn.Module) -> None:
+    """Raises UnsupportedModelError for a norm over nodes, which would count rows of other ranks as well."""
+    for name, module in model.named_modules():
+        if is_over_nodes(module):
+            raise UnsupportedModelError(
+                f"{name or 'the model'} is a {type(module).__name__}, whose statistics would count the rows of other "
+                f"ranks that reach computes here. Leave reach out, or use a norm per row, such as torch.nn.LayerNorm."
+            )
 
 
 def _check_settings(strategy: GradientOnly) -> None:
@@ -188,14 +221,7 @@ def _check_settings(strategy: GradientOnly) -> None:
         raise ConfigError(unknown_name(strategy.keep, choices, family="keep"))
     for name, least in (("turns", "1 (no turns)"), ("reach", "1 hop")):
         value = getattr(strategy, name)
-        if value is None:
-            continue
-        if strategy.keep == "rows":
-            raise ConfigError(
-                f"{name}={value} is for neighbours' rows that are computed here, which they are with keep=sums only. "
-                f"Leave it out."
-            )
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise ConfigError(f"{name} should be {least} or more, or be left out; got {value}.")
     if strategy.gradual not in (None, True, False):
         raise ConfigError(f"gradual should be True or False, or be left out; got {strategy.gradual}.")

@@ -18,7 +18,6 @@ REFUSED = {
     "remote=1.5": "remote should be a share from 0 to 1; got 1.5.",
     "gradients=bf17": "Unknown gradient reduction 'bf17'.",
     "keep=sum": "Unknown keep 'sum'. Choices: auto, rows, sums. Did you mean 'sums'?",
-    "keep=rows, turns=2": "turns=2 is for neighbours' rows that are computed here, which they are with keep=sums only.",
     "turns=0": "turns should be 1 (no turns) or more, or be left out; got 0.",
     "reach=0": "reach should be 1 hop or more, or be left out; got 0.",
     "gradual=never": "gradual should be True or False, or be left out; got never.",
@@ -41,6 +40,22 @@ def test_settings_that_cannot_be_are_refused_with_what_to_do(settings):
 def test_an_unknown_setting_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="refresh_every"):
         parse_strategy("gradient_only(refresh=5)")
+
+
+@pytest.mark.parametrize("settings", ["keep=rows, turns=2", "keep=rows, reach=2", "keep=sums, turns=2, remote=0.5"])
+def test_no_setting_excludes_another(settings):
+    parse_strategy(f"gradient_only({settings})")
+
+
+def test_norms_over_nodes_are_refused_where_rows_of_others_are_computed(graph, on_ranks):
+    def refused(communicator):
+        strategy = parse_strategy("gradient_only(keep=rows, reach=2)")
+        shard = strategy.place(graph, communicator)
+        assert not strategy.draws_batches
+        with pytest.raises(UnsupportedModelError, match=r"norms\.0.*would count the rows of other ranks"):
+            strategy.check(GCN(8, 8, 2, 4, norm="batch_norm").double(), shard)
+
+    on_ranks(2, refused)
 
 
 def test_it_has_ten_settings_at_most():

@@ -1,6 +1,7 @@
 """Runs of `gradient_only` that are cut and taken up again, and what their checkpoints hold. Ranks are threads here."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.trainer.test_ranks import (
 )
 from torch_geometric.nn import GraphSAGE
 
+from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.records import CoverageRecord, read_records
 from laconic.store import write_store
@@ -109,6 +111,37 @@ def test_a_run_that_was_cut_between_two_batches_goes_on_bit_by_bit(
 ):
     training = {"strategy": WAYS[way], "batch_size": 4, "fanouts": (3, 3, 3), "evaluate_every": 5}
     check_cut_and_taken_up(tmp_path, graph, carry_out, take_up, monkeypatch, 5, **training)
+
+
+# What `config.json` of a run had before the split.
+OLD_WAYS = {
+    "historical": "gradient_only(repartition_every=3, partitioner=random)",
+    "storage": "gradient_only(repartition_every=3, partitioner=random, remember=False, variable=1, correction=node)",
+}
+
+
+def write_strategy(folder, strategy):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["training"]["strategy"] = strategy
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("way", OLD_WAYS)
+def test_a_run_of_an_old_spelling_goes_on_bit_by_bit_under_the_present_one(tmp_path, graph, carry_out, take_up, way):
+    carry_out(2, config_at(tmp_path / "whole", strategy=WAYS[way], epochs=5), graph)
+    carry_out(2, config_at(tmp_path / "cut", strategy=WAYS[way], epochs=2), graph)
+    write_strategy(tmp_path / "cut", OLD_WAYS[way])
+    take_up(2, tmp_path / "cut", graph, [{"training": {"epochs": 5}}])
+    check_equal_runs(tmp_path / "whole", tmp_path / "cut")
+    assert json.loads((tmp_path / "cut" / "config.json").read_text())["training"]["strategy"] == WAYS[way]
+
+
+def test_a_run_of_steps_apart_is_refused_with_the_reason(tmp_path, graph, carry_out, take_up):
+    carry_out(1, config_at(tmp_path / "run", strategy="gradient_only", epochs=1), graph)
+    write_strategy(tmp_path / "run", "gradient_only(sync_every=2)")
+    with pytest.raises(ConfigError, match="Ranks no longer take steps apart"):
+        take_up(1, tmp_path / "run", graph, [{"training": {"epochs": 2}}])
 
 
 @pytest.mark.parametrize("way", ["historical", "storage"])
