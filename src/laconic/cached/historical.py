@@ -170,7 +170,7 @@ class HistoricalAggregator(Aggregator):
         return True
 
     def _halo_of(self, x: Tensor) -> tuple[int, Tensor]:
-        """Returns the number of this call in the pass, and what is remembered of the halo's rows there."""
+        """Returns the number of this call in the pass, and the historical halo rows that it reads."""
         number, self._next = self._next, self._next + 1
         if self._is_refreshing:
             assert number == len(self._kept)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from laconic.specs import LazyTable, parse_spec
-from laconic.strategies._old_spellings import present_spelling, refuse_old_spelling
+from laconic.strategies._old_spellings import refuse_old_spelling, resumed_spec
 
 if TYPE_CHECKING:
     from laconic.strategies.base import Strategy
@@ -47,4 +47,4 @@ def strategy_for(text: str, num_ranks: int) -> str:
     return "single" if num_ranks == 1 else "exchange"
 
 
-__all__ = ["ALIASES", "STRATEGIES", "parse_strategy", "present_spec", "present_spelling", "strategy_for"]
+__all__ = ["ALIASES", "STRATEGIES", "parse_strategy", "present_spec", "resumed_spec", "strategy_for"]

@@ -48,7 +48,7 @@ def refuse_old_spelling(text: str) -> None:
     )
 
 
-def present_spelling(text: str) -> str:
+def resumed_spec(text: str) -> str:
     """Returns the strategy of an earlier run in present words; raises ConfigError where it cannot be continued."""
     now = _spelled_now(text)
     if now is None:

@@ -26,7 +26,7 @@ from laconic.launching.environment import rank_environment
 from laconic.launching.join import join_ranks
 from laconic.models import GivenModel, ModelSpec, OwnModel
 from laconic.records import EpochRecord, LedgerRecord, keep_epochs
-from laconic.strategies import parse_strategy, present_spelling, strategy_for
+from laconic.strategies import parse_strategy, resumed_spec, strategy_for
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.config import Config, with_fixed_interval
 from laconic.trainer.config_file import Layer, as_layer, differences, resolve
@@ -297,7 +297,7 @@ def continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
 
 def _in_present_words(config: Config) -> Config:
     """Returns the settings of an earlier run with its strategy as it is written now."""
-    strategy = present_spelling(config.training.strategy)
+    strategy = resumed_spec(config.training.strategy)
     return dataclasses.replace(config, training=dataclasses.replace(config.training, strategy=strategy))
 
 

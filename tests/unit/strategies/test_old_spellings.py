@@ -3,7 +3,7 @@
 import pytest
 
 from laconic.errors import ConfigError
-from laconic.strategies import parse_strategy, present_spelling
+from laconic.strategies import parse_strategy, resumed_spec
 
 # The old spelling, the present one.
 SAME = {
@@ -44,13 +44,13 @@ def test_an_old_spelling_is_refused_with_the_present_one(old, now):
 
 @pytest.mark.parametrize(("old", "now"), SAME.items())
 def test_a_run_of_an_old_spelling_that_means_the_same_now_is_translated(old, now):
-    assert present_spelling(old) == now
-    assert present_spelling(now) == now
+    assert resumed_spec(old) == now
+    assert resumed_spec(now) == now
 
 
 @pytest.mark.parametrize(("old", "now", "why"), [(old, *rest) for old, rest in GONE.items()])
 def test_a_run_of_a_setting_that_is_gone_is_refused_with_the_reason(old, now, why):
-    for ask in (parse_strategy, present_spelling):
+    for ask in (parse_strategy, resumed_spec):
         with pytest.raises(ConfigError) as caught:
             ask(old)
         assert why in str(caught.value)
@@ -58,6 +58,6 @@ def test_a_run_of_a_setting_that_is_gone_is_refused_with_the_reason(old, now, wh
 
 
 @pytest.mark.parametrize("spec", ["single", "full_graph", "gradient_only", "gradient_only(refresh_every=3)", "grappa"])
-def test_present_spellings_are_let_alone(spec):
+def test_resumed_specs_are_let_alone(spec):
     parse_strategy(spec)
-    assert present_spelling(spec) == spec
+    assert resumed_spec(spec) == spec

@@ -1,7 +1,11 @@
-"""Which chunks each rank holds in each super-epoch, so that chunks which never share a rank for good meet in turn.
+"""Sweep: which chunks each rank holds in each super-epoch.
 
-A rank owns its base chunks and always holds them; beside them it holds a few variable chunks, other ones in each
-super-epoch. One sweep is over when every rank has held every chunk.
+Rank k holds its base chunks B_k always, and beside them m variable chunks of other ranks, V_k(s), in super-epoch s. One
+sweep, S super-epochs, is over when every rank has held every chunk. An edge from chunk j into chunk i counts
+
+    w_ij = |{s: k holds i}| / |{s: k holds i and j}|        for i in B_k: S over the super-epochs that hold j
+
+with correction=sweep, so that the mean over a sweep of the sums over neighbours held is the sum over all neighbours.
 """
 
 import math
