@@ -6,8 +6,7 @@ gradient_only(remember=False, normalise=whole)                     grappa(correc
 gradient_only(sync_every=4)                                        gradient_only: it is gone
 """
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from laconic.errors import ConfigError
 from laconic.specs import split_spec
@@ -19,49 +18,31 @@ _OLD = frozenset({"repartition_every", "remember", "sync_every", "normalise", "s
 _CHANGED_MORE = ("chunks", "combination")
 
 
-@final
-@dataclass(frozen=True)
-class _Spelling:
-    """A strategy in present words.
-
-    Args:
-        text: what to write.
-        lost: settings that did something and have no present word.
-    """
-
-    text: str
-    lost: tuple[str, ...]
-
-
 def refuse_old_spelling(text: str) -> None:
     """Raises ConfigError, with what to write instead, for settings that are no longer those of gradient_only."""
-    now = _spelled_now(text)
-    if now is None:
+    now, lost = _spelled_now(text)
+    if now == text:
         return
-    _, arguments = split_spec(text, family="strategy")
-    named = [name for name in arguments if name in _OLD]
-    are, them = ("are no settings", "them") if len(named) > 1 else ("is no setting", "it")
+    named = [name for name in split_spec(text, family="strategy")[1] if name in _OLD]
     raise ConfigError(
-        f"{', '.join(named)} {are} of gradient_only any more: historical neighbours have refresh_every, and training "
-        f"without neighbours, with chunks and corrections, is the strategy grappa. {_why_gone(now.lost, them)}"
-        f"Write {now.text}."
+        f"{', '.join(named)} {'are no settings' if len(named) > 1 else 'is no setting'} of gradient_only any more: "
+        f"historical neighbours have refresh_every, and training without neighbours, with chunks and corrections, is "
+        f"the strategy grappa. {_why_gone(lost)}Write {now}."
     )
 
 
 def resumed_spec(text: str) -> str:
     """Returns the strategy of an earlier run in present words; raises ConfigError where it cannot be continued."""
-    now = _spelled_now(text)
-    if now is None:
-        return text
-    if now.lost:
+    now, lost = _spelled_now(text)
+    if lost:
         raise ConfigError(
-            f"This run was trained with {text}, which cannot be continued. {_why_gone(now.lost, 'it')}Start a new run "
-            f"with {now.text}; `laconic predict` still takes this one."
+            f"This run was trained with {text}, which cannot be continued. {_why_gone(lost)}Start a new run with "
+            f"{now}; `laconic predict` still takes this one."
         )
-    return now.text
+    return now
 
 
-def _why_gone(lost: tuple[str, ...], them: str) -> str:
+def _why_gone(lost: list[str]) -> str:
     if "sync_every" in lost:
         return (
             "Ranks no longer take steps apart: neither traffic nor a resumed run could be foretold. Gradients are "
@@ -72,11 +53,11 @@ def _why_gone(lost: tuple[str, ...], them: str) -> str:
     return f"Historical neighbours do without {', '.join(lost)}. " if lost else ""
 
 
-def _spelled_now(text: str) -> _Spelling | None:
-    """Returns None for what is written in present words."""
+def _spelled_now(text: str) -> tuple[str, list[str]]:
+    """Returns the strategy in present words, and the settings that did something and have no present word."""
     name, arguments = split_spec(text, family="strategy")
     if name != "gradient_only" or not _OLD.intersection(arguments):
-        return None
+        return text, []
     lost = ["sync_every"] if arguments.pop("sync_every", 1) != 1 else []
     normalise = arguments.pop("normalise", "auto")
     if arguments.pop("remember", True) and not {"variable", "correction"}.intersection(arguments):
@@ -86,11 +67,11 @@ def _spelled_now(text: str) -> _Spelling | None:
             for key, value in arguments.items()
             if key not in (*_OF_GRAPPA, "supply")
         }
-        return _Spelling(_written("gradient_only", kept), tuple(lost))
+        return _written("gradient_only", kept), lost
     if normalise == "whole" and arguments.get("correction", "none") == "none":
         arguments["correction"] = "degree"
     known = (*_OF_GRAPPA, "repartition_every", "supply", "partitioner", "gradients")
-    return _Spelling(_written("grappa", {key: arguments[key] for key in arguments if key in known}), tuple(lost))
+    return _written("grappa", {key: value for key, value in arguments.items() if key in known}), lost
 
 
 def _written(name: str, arguments: dict[str, Any]) -> str:

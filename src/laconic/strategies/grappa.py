@@ -46,7 +46,7 @@ class Grappa(IsolatedStrategy):
             divided by the degrees of the whole graph; or sweep, edges are weighted too, such that their average over a
             sweep is exact.
         hops: how far coverage looks.
-        shrinkage: how far coverage weights are drawn towards 1: a number from 0 to 1, or auto.
+        shrinkage: how far coverage weights are drawn towards 1: a number from 0 to 1, or auto; by default 0.
         combination: of ranks: self_normalised (nodes count alike), mean (ranks count alike), or ht.
         supply: where variable chunks come from: storage that all ranks see, or peers; by default storage if it is seen.
         gradients: how gradients travel: exact, bf16, or powersgd(rank=2).
