@@ -8,6 +8,7 @@ import pytest
 
 from laconic.errors import ConfigError
 from laconic.papers.grappa.sweep import Sweep, plan_sweep
+from laconic.papers.grappa.sweeping import SweepPlan
 
 # (chunks, ranks, variable chunks): one chunk each, several, numbers that do not divide, all that there are.
 SHAPES = [(4, 4, 1), (5, 5, 2), (8, 4, 2), (8, 4, 6), (7, 3, 2), (7, 3, 4), (9, 2, 3), (12, 5, 4), (2, 2, 1)]
@@ -178,3 +179,12 @@ def test_super_epochs_go_round():
 def test_what_cannot_be_planned_is_refused_with_the_numbers(schedule, base, num_variable, message):
     with pytest.raises(ConfigError, match=message):
         plan_sweep(schedule, base, num_variable, bridges=None, seed=0)
+
+
+def test_a_fixed_sweep_never_ends_and_weighs_every_edge_that_is_held_alike():
+    plan = SweepPlan([[0], [1], [2], [3]], num_variable=1, schedule="fixed", rechunk_every=1, bridges=None)
+    assert {plan.sweep_of(super_epoch)[0] for super_epoch in range(9)} == {plan.sweep(0)}
+    weights = plan.sweep(0).edge_weight_of_held_row(0)
+    held = list(plan.sweep(0).held(0, 0))
+    assert weights[np.ix_(held, held)].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert weights.sum() == 4
