@@ -19,7 +19,7 @@ from laconic.models import build_model, parse_model
 from laconic.session import Session
 from laconic.strategies import parse_strategy
 from laconic.strategies.base import Strategy
-from laconic.strategies.gradient_only import GradientOnly
+from laconic.strategies.grappa import Grappa
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,6 @@ def first_gradients(graph: Graph, strategy: str, num_ranks: int, model: str) -> 
 
 
 def _sweep_length(strategy: Strategy) -> int:
-    if isinstance(strategy, GradientOnly) and not strategy.remember:
+    if isinstance(strategy, Grappa) and strategy._plan is not None:
         return strategy._plan.sweep(0).num_super_epochs
     return 1

@@ -4,8 +4,8 @@ Ranks are threads. Seeds are paired: with the same seed all strategies begin wit
 ranks with the same chunks; `single` is what they are compared with. Every score is exact, on the whole graph. All that
 `gradient_only` does not need to be told is left at its default, which is the column "remembered":
 
-    rows, turns=1 remembered, of neighbours their rows as they were; or all of them computed in every step
-    isolated      neighbours on other ranks are missing
+    rows, turns=1 historical rows of neighbours; or all of them computed in every step
+    isolated      neighbours on other ranks are missing: `grappa`, as in all that follows
     UW            one chunk of another rank is held beside the own, in turn; nothing is corrected
     FP            one chunk of another rank, always the same
     node, batch   UW, corrected by coverage: each training node by its own, or all of a rank by their mean
@@ -40,16 +40,16 @@ from laconic.trainer.data import prepare_features
 
 SINGLE, ISOLATED, DEFAULT = "single", "isolated", "remembered"
 OPTIONS = {
-    DEFAULT: "",
-    ISOLATED: "remember=False, ",
-    "rows": "keep=rows, ",
-    "turns=1": "turns=1, ",
-    "UW": "remember=False, variable=1, ",
-    "FP": "remember=False, variable=1, schedule=fixed, ",
-    "node": "remember=False, variable=1, correction=node, ",
-    "batch": "remember=False, variable=1, correction=batch, ",
-    "shrinkage": "remember=False, variable=1, correction=node, shrinkage=auto, ",
-    "sweep": "remember=False, variable=1, correction=sweep, ",
+    DEFAULT: "gradient_only({})",
+    ISOLATED: "grappa({})",
+    "rows": "gradient_only(keep=rows, {})",
+    "turns=1": "gradient_only(turns=1, {})",
+    "UW": "grappa(variable=1, {})",
+    "FP": "grappa(variable=1, schedule=fixed, {})",
+    "node": "grappa(variable=1, correction=node, {})",
+    "batch": "grappa(variable=1, correction=batch, {})",
+    "shrinkage": "grappa(variable=1, correction=node, shrinkage=auto, {})",
+    "sweep": "grappa(variable=1, correction=sweep, {})",
 }
 # What the default is compared with wherever it differs from both.
 KEPT = ("rows", "turns=1")
@@ -163,7 +163,7 @@ def _chunks_file(scratch: str, graph: str, chunks: str, num_ranks: int, seed: in
 
 def strategy_of(task: Task, column: str, seed: int, scratch: str, more: str = "") -> str:
     path = _chunks_file(scratch, task.graph, task.chunks, task.num_ranks, seed)
-    return f"gradient_only({OPTIONS[column]}{more}partitioner=\"given(path='{path}')\")"
+    return OPTIONS[column].format(f"{more}partitioner=\"given(path='{path}')\"")
 
 
 def measure(task: Task, column: str, seed: int, scratch: str) -> dict[str, float]:
@@ -183,7 +183,8 @@ def measure_bias(task: Task, column: str, scratch: str) -> dict[str, float]:
     model = MODEL.format(hidden=GRAPHS[task.graph].hidden, layers=task.layers).replace("dropout=0.5", "dropout=0.0")
     graph = _graph(task.graph)
     [whole] = first_gradients(graph, SINGLE, 1, model)
-    seen = first_gradients(graph, strategy_of(task, column, 0, scratch, "repartition_every=1, "), task.num_ranks, model)
+    every = "repartition_every" if OPTIONS[column].startswith("grappa") else "refresh_every"
+    seen = first_gradients(graph, strategy_of(task, column, 0, scratch, f"{every}=1, "), task.num_ranks, model)
     length = float(whole.norm())
     return {
         "one": statistics.mean(float((each - whole).norm()) / length for each in seen),

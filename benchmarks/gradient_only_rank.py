@@ -29,6 +29,7 @@ from laconic.records import LedgerRecord
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
 from laconic.strategies.gradient_only import GradientOnly
+from laconic.strategies.grappa import Grappa
 from laconic.trainer.objective import loss_part, usual_loss
 from laconic.trainer.warm_up import warm_up_model
 
@@ -100,11 +101,11 @@ class Contender:
         self.strategy.attach(self.model, shard, seed=0)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001)
         self._epoch = 0
-        is_alone = isinstance(self.strategy, GradientOnly)
-        self._super_epochs = self.strategy.super_epochs if is_alone else None
-        self.super_epoch = self.strategy.repartition_every if is_alone else 1
-        self.is_gradual = is_alone and self.strategy.super_epochs.is_gradual
-        self.moves_chunks = is_alone and not self.strategy.remember
+        is_alone = isinstance(self.strategy, GradientOnly | Grappa)
+        self._super_epochs = self.strategy.intervals if is_alone else None
+        self.super_epoch = self.strategy.intervals.every if is_alone else 1
+        self.is_gradual = is_alone and self.strategy.intervals.is_gradual
+        self.moves_chunks = isinstance(self.strategy, Grappa)
         self.step()
 
     def step(self) -> tuple[float, float]:
@@ -137,7 +138,7 @@ class Contender:
         """Returns the seconds of an epoch, its share of a refresh included, in which nothing is moved.
 
         With super-epochs: the first step after a refresh, and one more that stands for all the others. Nothing is
-        booked; the weights are as before. What is remembered is not, until the next super-epoch.
+        booked; the weights are as before. The historical neighbours are not, until the next super-epoch.
         """
         before = copy.deepcopy((self.model.state_dict(), self._optimizer.state_dict()))
         self._to_next_super_epoch()

@@ -16,15 +16,15 @@ from curves import Recipe, train
 from exchange import NUM_HOSTS, SOURCES, read_findings, stored
 from gradient_only_rank import LINK_MARK, OnLink, Plan, Way
 from harness import Benchmark, Target, console, make_table
+from laconic.cached.intervals import Intervals
 from laconic.datasets import load
-from laconic.isolated.super_epochs import SuperEpochs
 from laconic.lab import Lab, Traffic, check_requirements, parse_link
 
 RANK_PROGRAM = Path(__file__).with_name("gradient_only_rank.py")
 DEFAULT, SAME, METIS = "gradient_only", "halo, same parts", "halo, metis"
 # The same setting on METIS parts, shown at 100 mbit; and rows that stand still in place of sums, in one cell.
 ON_METIS, ROWS = "gradient_only, metis", "keep=rows"
-# Chunks that move instead of neighbours that are remembered: shown for what a switch of chunks costs.
+# Chunks that move (grappa) instead of historical neighbours: shown for what a switch of chunks costs.
 STORED, HANDED = "moving chunks, storage", "moving chunks, peers"
 WAYS = {
     DEFAULT: ("gradient_only", "random"),
@@ -32,8 +32,8 @@ WAYS = {
     METIS: ("exchange", "metis"),
     ON_METIS: ("gradient_only", "metis"),
     ROWS: ("gradient_only(keep=rows)", "random"),
-    STORED: ("gradient_only(remember=False, variable=1, supply=storage)", "random"),
-    HANDED: ("gradient_only(remember=False, variable=1, supply=peers)", "random"),
+    STORED: ("grappa(variable=1, supply=storage)", "random"),
+    HANDED: ("grappa(variable=1, supply=peers)", "random"),
 }
 MODELS = {
     "GCN": "gcn(hidden={hidden}, layers={layers}, dropout={dropout})",
@@ -194,8 +194,8 @@ def seconds_to(way: str, epochs: float, numbers: Mapping[str, float]) -> float:
     """Returns the seconds of so many epochs, each with the switch before it if there is one."""
     if way != DEFAULT or math.isinf(epochs):
         return epochs * numbers[f"{way}: epoch"]
-    super_epochs = SuperEpochs(int(numbers[f"{way}: epochs of a switch"]), bool(numbers[f"{way}: is gradual"]))
-    num_switches = super_epochs.number(int(epochs)) + 1
+    intervals = Intervals(int(numbers[f"{way}: epochs of a switch"]), bool(numbers[f"{way}: is gradual"]))
+    num_switches = intervals.number(int(epochs)) + 1
     return epochs * numbers[f"{way}: step"] + num_switches * numbers[f"{way}: switch"]
 
 

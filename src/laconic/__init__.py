@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from laconic.datasets import from_pyg, load, save_npz
     from laconic.errors import LaconicError
     from laconic.graph import Graph, GraphChange, NewNodes, Shard
-    from laconic.isolated.ddp_hook import coverage_hook
     from laconic.launching.function import launch
+    from laconic.papers.grappa.ddp_hook import coverage_hook
     from laconic.session import Session, join
     from laconic.store import open_store, write_store
     from laconic.trainer.config import Config
@@ -38,7 +38,7 @@ _HOME = {
     "NewNodes": "laconic.graph",
     "Session": "laconic.session",
     "Shard": "laconic.graph",
-    "coverage_hook": "laconic.isolated.ddp_hook",
+    "coverage_hook": "laconic.papers.grappa.ddp_hook",
     "from_pyg": "laconic.datasets",
     "join": "laconic.session",
     "launch": "laconic.launching.function",

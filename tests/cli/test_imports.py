@@ -15,8 +15,8 @@ main()
 # Heavy, and for few: other metrics, plots, tables, dividing graphs, curves.
 FEW_NEED = ["torchmetrics", "scipy.signal", "scipy.stats", "matplotlib", "pandas", "sklearn", "pyarrow", "tensorboard"]
 OTHER_STRATEGIES = [
-    "laconic.isolated",
-    "laconic.sharded.aggregator",
+    "laconic.cached",
+    "laconic.papers",
     "laconic.sharded.aggregator",
     "laconic.sharded.trial",
     "laconic.lab",
@@ -43,7 +43,13 @@ def test_a_run_on_two_ranks_imports_its_strategy_alone(tmp_path: Path) -> None:
     assert set(loaded) == {"alone", "0"}
     for modules in loaded.values():
         assert "laconic.strategies.exchange" in modules
-        assert not modules & {*FEW_NEED, "laconic.isolated", "laconic.strategies.gradient_only", "laconic.lab"}
+        assert not modules & {
+            *FEW_NEED,
+            "laconic.cached",
+            "laconic.papers",
+            "laconic.strategies.gradient_only",
+            "laconic.lab",
+        }
 
 
 @pytest.mark.parametrize(

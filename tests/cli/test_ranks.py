@@ -27,7 +27,7 @@ def started(tmp_path, monkeypatch):
         ("single", "The strategy single is for one rank, but there are 2. Use the strategy exchange"),
         (
             "gradients_only",
-            "Unknown strategy 'gradients_only'. Choices: auto, exchange, full_graph, gradient_only, single. "
+            "Unknown strategy 'gradients_only'. Choices: auto, exchange, full_graph, gradient_only, grappa, single. "
             "Did you mean 'gradient_only'?",
         ),
         ("full_graph(", "cannot be read"),

@@ -19,9 +19,9 @@ from laconic.strategies import STRATEGIES, parse_strategy
 from laconic.strategies.base import Strategy
 
 # Strategies whose gradients, on one rank at least, are those of one machine, up to rounding.
-EXACT = ["single", "exchange", "gradient_only", "full_graph"]
+EXACT = ["single", "exchange", "gradient_only", "full_graph", "grappa"]
 # Those that run in one process without other ranks.
-LOCAL = ["single", "exchange", "gradient_only", "full_graph"]
+LOCAL = ["single", "exchange", "gradient_only", "full_graph", "grappa"]
 
 BUILDERS = {
     "gcn": lambda: GCN(8, 16, 2, 4),

@@ -1,4 +1,4 @@
-"""Runs of `gradient_only` on ranks that are threads, and of `single` beside them; plain sums to compare them with."""
+"""Runs of `gradient_only` and `grappa` on ranks that are threads, and of `single`; plain sums to compare them with."""
 
 import copy
 from collections.abc import Callable
@@ -142,6 +142,7 @@ def run_isolated(
     settings: str,
     epochs: int,
     *,
+    strategy: str = "gradient_only",
     foretold: bool = False,
 ) -> list[Outcome]:
     """Outcomes of all ranks; a list of stores has one for each."""
@@ -155,10 +156,23 @@ def run_isolated(
         torch.set_num_threads(1)
         communicator = Communicator(transport, Ledger(transport.rank))
         own = source[transport.rank] if isinstance(source, list) else source
-        text = f"gradient_only({settings})"
+        text = f"{strategy}({settings})"
         return train(text, own, models[transport.rank], communicator, epochs, foretold=foretold)
 
     return run_ranks(num_ranks, run, timeout=60)
+
+
+def run_grappa(
+    build: Callable[[], nn.Module],
+    source: Graph | Store | list[Store],
+    num_ranks: int,
+    settings: str,
+    epochs: int,
+    *,
+    foretold: bool = False,
+) -> list[Outcome]:
+    """The same with the strategy `grappa`."""
+    return run_isolated(build, source, num_ranks, settings, epochs, strategy="grappa", foretold=foretold)
 
 
 def parts_of(graph: Graph, num_chunks: int, partitioner: str = "random") -> torch.Tensor:

@@ -74,49 +74,12 @@ MODELS = PLAIN | {
     "pair norm": lambda: GCN(IN, 8, 2, OUT, norm="pair_norm"),
     "instance norm": lambda: GCN(IN, 8, 2, OUT, norm=pyg.InstanceNorm(8, affine=True, track_running_stats=True)),
 }
-ALL_HELD = "remember=False, variable={}, repartition_every=4, partitioner=random"
-# The rest of the models runs on one number of ranks: what differs between numbers does not differ between layers.
-ON_ANY_NUMBER = ["GCN dropout", "SAGE-5 batch norm, dropout", "GAT dropout", "GIN batch norm", "user's own"]
-
-
-@pytest.mark.parametrize("settings", ["", "remember=False, repartition_every=3, correction=node, hops=2"])
-@pytest.mark.parametrize("name", MODELS)
-def test_one_rank_alone_is_one_machine(name, settings):
-    graph = make_graph()
-    check_equal(run_single(MODELS[name], graph, EPOCHS), run_isolated(MODELS[name], graph, 1, settings, EPOCHS))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_three_ranks_that_hold_all_chunks_are_one_machine(name):
+def test_one_rank_alone_is_one_machine(name):
     graph = make_graph()
-    ranks = run_isolated(MODELS[name], graph, 3, ALL_HELD.format(2), EPOCHS)
-    check_equal(run_single(MODELS[name], graph, EPOCHS), ranks)
-
-
-@pytest.mark.parametrize("num_ranks", [2, 4])
-@pytest.mark.parametrize("name", ON_ANY_NUMBER)
-def test_any_number_of_ranks_that_hold_all_chunks_is_one_machine(name, num_ranks):
-    graph = make_graph()
-    ranks = run_isolated(MODELS[name], graph, num_ranks, ALL_HELD.format(num_ranks - 1), EPOCHS)
-    check_equal(run_single(MODELS[name], graph, EPOCHS), ranks)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "correction=node, hops=2",
-        "correction=batch, shrinkage=auto",
-        "correction=sweep",
-        "normalise=whole",
-        "correction=node, supply=peers",
-        "schedule=affinity",
-    ],
-)
-def test_corrections_of_nothing_change_nothing(settings):
-    graph = make_graph()
-    ranks = run_isolated(PLAIN["SAGE-3"], graph, 3, f"{ALL_HELD.format(2)}, {settings}", EPOCHS)
-    check_equal(run_single(PLAIN["SAGE-3"], graph, EPOCHS), ranks)
-    assert all(row.mean == row.minimum == 1.0 for rank in ranks for row in rank.coverage)
+    check_equal(run_single(MODELS[name], graph, EPOCHS), run_isolated(MODELS[name], graph, 1, "", EPOCHS))
 
 
 def check_exact_losses(build, graph, rank, epochs):
@@ -128,11 +91,19 @@ def check_exact_losses(build, graph, rank, epochs):
         assert rank.losses[epoch] == pytest.approx(mean_loss(plain, graph).item(), rel=0, abs=1e-10)
 
 
-@pytest.mark.parametrize("settings", ["partitioner=random", "chunks=7"])
+@pytest.fixture(scope="module")
+def many_chunks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chunks") / "store"
+    write_store(make_graph(), parts_of(make_graph(), 7, "metis").numpy(), folder)
+    return open_store(folder)
+
+
+@pytest.mark.parametrize("has_many_chunks", [False, True])
 @pytest.mark.parametrize("name", PLAIN)
-def test_with_a_refresh_in_every_epoch_every_loss_is_exact(name, settings):
+def test_with_a_refresh_in_every_epoch_every_loss_is_exact(name, has_many_chunks, many_chunks):
     graph = make_graph()
-    ranks = run_isolated(PLAIN[name], graph, 3, f"repartition_every=1, codec=identity, {settings}", 4)
+    source = many_chunks if has_many_chunks else graph
+    ranks = run_isolated(PLAIN[name], source, 3, "refresh_every=1, codec=identity, partitioner=random", 4)
     check_exact_losses(PLAIN[name], graph, ranks[0], range(4))
     check_alike(ranks)
 
@@ -141,7 +112,7 @@ def test_with_a_refresh_in_every_epoch_every_loss_is_exact(name, settings):
 @pytest.mark.parametrize("name", ["GCN-2", "SAGE-3", "GAT-2", "GIN-3", "user's own", "SAGE max"])
 def test_the_first_loss_after_each_refresh_is_exact(name, num_ranks):
     graph = make_graph()
-    settings = "repartition_every=3, gradual=True, codec=identity, partitioner=random"
+    settings = "refresh_every=3, gradual=True, codec=identity, partitioner=random"
     ranks = run_isolated(PLAIN[name], graph, num_ranks, settings, 7)
     check_exact_losses(PLAIN[name], graph, ranks[0], [0, 1, 3, 6])
     check_alike(ranks)
@@ -150,10 +121,9 @@ def test_the_first_loss_after_each_refresh_is_exact(name, num_ranks):
 def test_edge_weights_have_their_part():
     graph = make_graph(weighted=True)
     single = run_single(Weighted, graph, EPOCHS)
-    check_equal(single, run_isolated(Weighted, graph, 3, ALL_HELD.format(2), EPOCHS))
     check_equal(single, run_isolated(Weighted, graph, 1, "", EPOCHS))
-    remembered = run_isolated(Weighted, graph, 3, "repartition_every=2, codec=identity", 3)
-    assert remembered[0].losses[0] == pytest.approx(single.losses[0], rel=0, abs=1e-10)
+    historical = run_isolated(Weighted, graph, 3, "refresh_every=2, codec=identity", 3)
+    assert historical[0].losses[0] == pytest.approx(single.losses[0], rel=0, abs=1e-10)
 
 
 def is_finite(outcome):
@@ -167,29 +137,20 @@ def test_ranks_without_a_training_node_take_part(name, tmp_path):
     # The first third of the nodes are the training ones.
     write_store(graph, np.arange(60) * 3 // 60, tmp_path / "store")
     store = open_store(tmp_path / "store")
-    ranks = run_isolated(PLAIN[name], store, 3, "repartition_every=2, gradual=True, codec=identity", 3)
+    ranks = run_isolated(PLAIN[name], store, 3, "refresh_every=2, gradual=True, codec=identity", 3)
     check_exact_losses(PLAIN[name], graph, ranks[0], [0, 1])
-    all_held = run_isolated(PLAIN[name], store, 3, "remember=False, variable=2, correction=node", EPOCHS)
-    check_equal(run_single(PLAIN[name], graph, EPOCHS), all_held)
 
 
-@pytest.mark.parametrize(
-    "settings", ["repartition_every=2, gradual=True, codec=identity", "remember=False, variable=1, correction=node"]
-)
-@pytest.mark.parametrize("name", ["SAGE-3", "SAGE-5 batch norm, dropout", "GAT dropout", "graph norm", "user's own"])
-def test_ranks_without_any_node_take_part(name, settings):
+WITHOUT_NODES = ["SAGE-3", "SAGE-5 batch norm, dropout", "GAT dropout", "graph norm", "user's own"]
+
+
+@pytest.mark.parametrize("name", WITHOUT_NODES)
+def test_ranks_without_any_node_take_part(name):
     graph = make_graph(5)
     assert len(set(parts_of(graph, 8).tolist())) < 8
-    ranks = run_isolated(MODELS[name], graph, 8, f"{settings}, partitioner=random", 4)
+    settings = "refresh_every=2, gradual=True, codec=identity, partitioner=random"
+    ranks = run_isolated(MODELS[name], graph, 8, settings, 4)
     check_alike(ranks)
     assert is_finite(ranks[0])
-    if name in PLAIN and settings.startswith("rep"):
+    if name in PLAIN:
         check_exact_losses(MODELS[name], graph, ranks[0], [0, 1, 3])
-
-
-@pytest.mark.parametrize("supply", ["storage", "peers"])
-def test_a_rank_of_many_chunks_may_hold_all_of_them(supply):
-    graph = make_graph()
-    settings = f"remember=False, chunks=8, variable=4, partitioner=random, supply={supply}"
-    ranks = run_isolated(MODELS["SAGE-5 batch norm, dropout"], graph, 2, settings, EPOCHS)
-    check_equal(run_single(MODELS["SAGE-5 batch norm, dropout"], graph, EPOCHS), ranks)

@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 import torch
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, make_graph
-from tests.equivalence.isolated_runs import check_equal, parts_of, run_isolated, run_single
+from tests.equivalence.isolated_runs import OwnConv, check_equal, parts_of, run_isolated, run_single
 from tests.equivalence.test_gradient_only import Weighted
 from tests.equivalence.test_gradient_only_sums import DroppedFeatures, with_few_labels
 from tests.equivalence.test_gradient_only_traffic import check_foretold
 from torch import nn
-from torch_geometric.nn import APPNP, GCN, GIN, GraphSAGE, SGConv
+from torch_geometric.nn import APPNP, GAT, GCN, GIN, GraphSAGE, SGConv
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
@@ -36,11 +36,29 @@ DEEP = {
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_models_on_ranks_are_those_on_one_machine(name, num_ranks):
     num_hops, build = DEEP[name]
-    graph, settings = make_graph(), f"reach={num_hops}, turns=1, partitioner=random, repartition_every=4"
+    graph, settings = make_graph(), f"reach={num_hops}, turns=1, partitioner=random, refresh_every=4"
     ranks = run_isolated(build, graph, num_ranks, settings, EPOCHS)
     check_equal(run_single(build, graph, EPOCHS), ranks)
     for rank in ranks:
         assert all(row.phase in ("gradients", "evaluation") for rows in rank.counted[1:] for row in rows)
+
+
+# Models that keep rows, and how many layers they have.
+OF_ROWS = {
+    "GAT-2 dropout": (2, lambda: GAT(IN, 8, 2, OUT, heads=2, dropout=0.4)),
+    "GAT-3": (3, lambda: GAT(IN, 8, 3, OUT, heads=2)),
+    "SAGE-2 max": (2, lambda: GraphSAGE(IN, 8, 2, OUT, aggr="max")),
+    "GCN-2 dropout": (2, lambda: GCN(IN, 8, 2, OUT, dropout=0.4)),
+    "user's own": (2, lambda: Stack(OwnConv(IN, 8), nn.Tanh(), OwnConv(8, OUT))),
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_with_rows_a_reach_of_as_many_hops_as_layers_is_one_machine(name):
+    num_layers, build = OF_ROWS[name]
+    graph, settings = make_graph(), f"keep=rows, reach={num_layers}, partitioner=random, refresh_every=4"
+    check_equal(run_single(build, graph, EPOCHS), run_isolated(build, graph, 3, settings, EPOCHS))
+    check_foretold(run_isolated(build, graph, 3, settings, 6, foretold=True))
 
 
 def test_edge_weights_and_ranks_without_nodes_are_no_exception():
@@ -56,7 +74,7 @@ def test_edge_weights_and_ranks_without_nodes_are_no_exception():
 @pytest.mark.parametrize("name", ["GCN-3 dropout", "SAGE-4 dropout"])
 def test_by_default_few_labels_are_exact(name):
     build, graph = DEEP[name][1], on_a_ring(make_graph())
-    settings = "partitioner=random, repartition_every=2"
+    settings = "partitioner=random, refresh_every=2"
     check_equal(run_single(build, graph, EPOCHS), run_isolated(build, graph, 3, settings, EPOCHS))
     check_foretold(run_isolated(build, graph, 3, settings, 4, foretold=True))
 
@@ -68,11 +86,11 @@ def on_a_ring(graph):
 
 
 def test_by_default_rows_are_taken_in_as_far_as_they_are_few():
-    def vicinity(transport, graph, settings):
+    def expanded(transport, graph, settings):
         strategy = parse_strategy(f"gradient_only(partitioner=random{settings})")
         shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         strategy.attach(DEEP["SAGE-4 dropout"][1]().double(), shard, seed=0)
-        found = strategy._grounds.vicinity
+        found = strategy.cache.halo
         num_added = found.placement.shard.num_rows - shard.num_rows
         return found.reach, found.is_whole, num_added
 
@@ -84,7 +102,7 @@ def test_by_default_rows_are_taken_in_as_far_as_they_are_few():
         (few, "", (3, True)),
         (few, ", reach=1", (1, False)),
     ]:
-        found = run_ranks(4, partial(vicinity, graph=graph, settings=settings))
+        found = run_ranks(4, partial(expanded, graph=graph, settings=settings))
         assert {(reach, is_whole) for reach, is_whole, _ in found} == {expected}
         assert (max(num_added for _, _, num_added in found) > 0) == (expected[0] > 1)
 
@@ -105,7 +123,7 @@ def test_a_model_that_sees_further_than_it_did_when_attached_is_refreshed(monkey
         return attachment
 
     monkeypatch.setattr(GradientOnly, "attach", attach_and_hook)
-    ranks = run_isolated(build, graph, 3, "turns=1, partitioner=random, repartition_every=1, codec=identity", 4)
+    ranks = run_isolated(build, graph, 3, "turns=1, partitioner=random, refresh_every=1, codec=identity", 4)
     single = run_single(build, graph, 4)
     # The first loss after a refresh is exact; gradients are not, so later ones only nearly are.
     assert ranks[0].losses[0] == pytest.approx(single.losses[0], rel=0, abs=1e-10)

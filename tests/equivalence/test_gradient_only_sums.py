@@ -23,11 +23,11 @@ from torch import nn
 from torch_geometric.nn import APPNP, GCN, GIN, GINConv, GraphConv, GraphSAGE, SAGEConv, SGConv
 from torch_geometric.utils import scatter
 
+from laconic.cached.neighbour_cache import NeighbourCache
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import UnsupportedModelError
-from laconic.isolated.grounds import RememberedGrounds
 from laconic.strategies import parse_strategy
 
 SUMS = "keep=sums, turns=1, partitioner=random"
@@ -56,7 +56,7 @@ MORE_LAYERS = {
 def test_two_layers_on_ranks_are_two_layers_on_one_machine(name, num_ranks):
     """Though only gradients travel. With `project`, the first layer's sums are of what weights made of the features."""
     graph = make_graph()
-    every = "repartition_every=1, codec=identity" if name == "SAGE project" else "repartition_every=4"
+    every = "refresh_every=1, codec=identity" if name == "SAGE project" else "refresh_every=4"
     ranks = run_isolated(TWO_LAYERS[name], graph, num_ranks, f"{SUMS}, {every}", EPOCHS)
     single = run_single(TWO_LAYERS[name], graph, EPOCHS)
     if name == "SAGE project":
@@ -89,7 +89,7 @@ def test_with_few_labels_two_layers_are_exact_whatever_the_parts_and_compute_few
         shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         strategy.attach(TWO_LAYERS[name]().double(), shard, seed=0)
         strategy.start_epoch(1)
-        return len(shard.node_ids), len(shard.halo_ids), len(strategy._grounds.aggregator.take_turn(1).x)
+        return len(shard.node_ids), len(shard.halo_ids), len(strategy.cache.aggregator.take_turn(1).x)
 
     rows = run_ranks(4, num_rows)
     assert all(num_halo > num_owned for num_owned, num_halo, _ in rows)
@@ -110,7 +110,7 @@ def test_many_steps_hold_no_more_than_one(turns):
         for epoch in range(1, 8):
             shard = strategy.start_epoch(epoch)
             strategy.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
-        parts = strategy._grounds.aggregator._parts_of_constants
+        parts = strategy.cache.aggregator._copies
         return len({part.room.data_ptr() for part in [*parts._parts, *parts._spent]})
 
     # The features, and their sums.
@@ -132,7 +132,7 @@ class DroppedFeatures(nn.Module):
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 def test_features_that_are_dropped_have_sums_of_their_own(num_layers, turns):
     """Of halo rows the sums of whole features are kept; with nothing dropped the loss is that of one machine."""
-    settings, graph = f"{turns}partitioner=random, codec=identity, repartition_every=2", with_few_labels(make_graph())
+    settings, graph = f"{turns}partitioner=random, codec=identity, refresh_every=2", with_few_labels(make_graph())
     ranks = run_isolated(partial(DroppedFeatures, num_layers), graph, 3, settings, 5, foretold=True)
     check_foretold(ranks)
     check_alike(ranks)
@@ -282,8 +282,7 @@ def test_of_deeper_layers_old_sums_of_halo_rows_are_kept(num_ranks, num_turns, r
     plain = models_of(build, 1)[0]
     reference = Summing(plain, graph, parts_of(graph, num_ranks), num_ranks, num_turns, reach)
     settings = (
-        f"turns={num_turns}, reach={reach}, partitioner=random, repartition_every={every}, gradual=False, "
-        "codec=identity"
+        f"turns={num_turns}, reach={reach}, partitioner=random, refresh_every={every}, gradual=False, codec=identity"
     )
     rank = run_isolated(build, graph, num_ranks, settings, epochs)[0]
 
@@ -342,14 +341,14 @@ def test_with_turns_the_first_loss_of_two_layers_is_that_of_one_machine(name):
 @pytest.mark.parametrize("codec", ["identity", "quantize(bits=4, stochastic=False)"])
 @pytest.mark.parametrize("name", MORE_LAYERS)
 def test_every_epoch_costs_what_was_predicted(name, codec, kept):
-    settings = f"{kept}, partitioner=random, repartition_every=2, codec={codec}"
+    settings = f"{kept}, partitioner=random, refresh_every=2, codec={codec}"
     ranks = run_isolated(MORE_LAYERS[name], make_graph(), 3, settings, 5, foretold=True)
     check_foretold(ranks)
     check_alike(ranks)
 
 
 def test_two_layers_send_nothing_but_gradients_after_the_first_epoch():
-    ranks = run_isolated(TWO_LAYERS["SAGE dropout"], make_graph(), 3, f"{SUMS}, repartition_every=1", 4, foretold=True)
+    ranks = run_isolated(TWO_LAYERS["SAGE dropout"], make_graph(), 3, f"{SUMS}, refresh_every=1", 4, foretold=True)
     check_foretold(ranks)
     for rank in ranks:
         phases = [{row.phase for row in rows} - {"evaluation"} for rows in rank.counted]
@@ -362,9 +361,9 @@ def test_two_layers_send_nothing_but_gradients_after_the_first_epoch():
     [(1, 1, 1, 1), (2, 1, 1, 1), (3, 1, 1, 4), (3, 1, 2, 1), (4, 1, 2, 4), (2, 2, 1, 1), (3, 2, 1, 4)],
 )
 def test_a_pass_that_would_bring_nothing_is_not_made(num_layers, turns, reach, num_refreshes, monkeypatch):
-    passes, run = [], RememberedGrounds._run
-    monkeypatch.setattr(RememberedGrounds, "_run", lambda *given: (passes.append(1), run(*given)))
-    settings = f"turns={turns}, reach={reach}, partitioner=random, repartition_every=1"
+    passes, run = [], NeighbourCache._run
+    monkeypatch.setattr(NeighbourCache, "_run", lambda *given: (passes.append(1), run(*given)))
+    settings = f"turns={turns}, reach={reach}, partitioner=random, refresh_every=1"
     ranks = run_isolated(lambda: GraphSAGE(IN, 8, num_layers, OUT), make_graph(), 2, settings, 4)
     check_alike(ranks)
     # One more, of few rows, shows how far the model sees.

@@ -105,7 +105,7 @@ def test_a_loss_in_which_no_node_counts_is_refused_by_all_ranks(make_graph, on_r
 
 def test_weights_go_along_where_nodes_are_weighted_by_coverage(make_graph, on_ranks):
     graph, model = make_graph(dtype=torch.float64), GCN(8, 16, 2, 4).double()
-    strategy = "gradient_only(remember=False, variable=1, correction=node, partitioner=random)"
+    strategy = "grappa(variable=1, correction=node, partitioner=random)"
 
     def run(communicator):
         session = laconic.join(graph, strategy=strategy, communicator=communicator)
@@ -121,26 +121,6 @@ def test_weights_go_along_where_nodes_are_weighted_by_coverage(make_graph, on_ra
     num_train = ranks[0][3]
     expected = num_train * sum(total for _, total, _, _ in ranks) / sum(weight for _, _, weight, _ in ranks)
     assert [loss for loss, *_ in ranks] == [pytest.approx(expected, rel=0, abs=1e-10)] * 2
-
-
-def test_a_step_of_ranks_that_step_apart_is_that_of_torchs_weighted_mean(make_graph, on_ranks):
-    graph, model = make_graph(dtype=torch.float64), GCN(8, 16, 2, 4).double()
-    _, gradients = plain(TARGET, graph, model)
-
-    def run(communicator):
-        strategy = "gradient_only(sync_every=2, codec=identity, partitioner=random)"
-        session = laconic.join(graph, strategy=strategy, communicator=communicator)
-        mine, shard = session.attach(copy.deepcopy(model))
-        optimizer = torch.optim.SGD(mine.parameters(), lr=1.0)
-        for _ in session.epochs(1):
-            session.loss(TARGET, mine(shard.x, shard.edge_index), shard).backward()
-            optimizer.step()
-        session.evaluate()
-        return {name: parameter.detach() for name, parameter in mine.named_parameters()}
-
-    for weights in on_ranks(2, run):
-        for name, parameter in model.named_parameters():
-            torch.testing.assert_close(weights[name], parameter.detach() - gradients[name], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "gradient_only(repartition_every=5)",
-        "gradient_only(repartition_every=5, remember=False, variable=1, supply=peers, correction=node)",
+        "gradient_only(refresh_every=5)",
+        "grappa(repartition_every=5, variable=1, supply=peers, correction=node)",
     ],
 )
 def test_the_ledger_books_what_the_links_carried(store: Path, tmp_path: Path, strategy: str) -> None:

@@ -10,11 +10,11 @@ from tests.processes.rank_processes import Environment, run_processes
 from torch_geometric.nn import GCN
 
 from laconic.comm import Communicator, Ledger, connect
-from laconic.isolated.supply import PeerSupply
+from laconic.papers.grappa.supply import PeerSupply
 
 # Each loads torch and PyG, which takes a while where others work too.
 SECONDS = 240
-STRATEGY = "gradient_only(remember=False, variable=1, repartition_every=1, supply=peers, partitioner=random)"
+STRATEGY = "grappa(variable=1, repartition_every=1, supply=peers, partitioner=random)"
 
 
 def train_on(transport, epochs=6):

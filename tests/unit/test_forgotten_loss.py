@@ -15,8 +15,7 @@ STRATEGIES = [
     "exchange",
     "full_graph",
     "gradient_only",
-    "gradient_only(sync_every=2)",
-    "gradient_only(remember=False, variable=1)",
+    "grappa(variable=1)",
 ]
 FORGOTTEN = r"does not come from session\.loss.*(?s:.*)loss = session\.loss\(F\.cross_entropy, model\(shard\.x"
 
@@ -82,8 +81,7 @@ def test_a_model_under_an_activation_checkpoint_is_watched_and_trains(is_reentra
             torch.testing.assert_close(mine, other)
 
 
-# With sync_every each loss is a step.
-@pytest.mark.parametrize("strategy", [strategy for strategy in STRATEGIES if "sync_every" not in strategy])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_loops_that_share_their_losses_are_let_alone(strategy, small_graph, on_ranks):
     def train(session, model, shard, optimizer):
         def loss():
@@ -133,7 +131,7 @@ def test_weights_that_differ_are_found_in_the_next_step(strategy, small_graph, o
     assert on_ranks(3, run(small_graph, GCN(8, 8, 2, 4), train, strategy)) == [True, True, True]
 
 
-@pytest.mark.parametrize("strategy", ["exchange", "gradient_only", "gradient_only(sync_every=2)"])
+@pytest.mark.parametrize("strategy", ["exchange", "gradient_only", "grappa"])
 def test_weights_that_differ_are_found_by_an_evaluation(strategy, small_graph, on_ranks):
     def train(session, model, shard, optimizer):
         session.evaluate()
@@ -147,18 +145,6 @@ def test_weights_that_differ_are_found_by_an_evaluation(strategy, small_graph, o
         return True
 
     assert on_ranks(2, run(small_graph, GCN(8, 8, 2, 4), train, strategy)) == [True, True]
-
-
-def test_ranks_that_step_apart_on_purpose_are_let_alone(small_graph, on_ranks):
-    def train(session, model, shard, optimizer):
-        for _ in range(3):
-            optimizer.zero_grad()
-            session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard).backward()
-            optimizer.step()
-        return session.evaluate()
-
-    first, second = on_ranks(2, run(small_graph, GCN(8, 8, 2, 4), train, "gradient_only(sync_every=2)"))
-    assert first == second
 
 
 def test_ranks_that_only_round_differently_go_on_with_a_warning(small_graph, on_ranks, caplog):
@@ -180,13 +166,3 @@ def test_ranks_that_only_round_differently_go_on_with_a_warning(small_graph, on_
     assert [record.getMessage()[:40] for record in caplog.records].count(
         "Weights differ between ranks in their la"
     ) == 1
-
-
-def test_a_loss_without_gradients_is_no_step_of_ranks_that_step_apart(small_graph, on_ranks):
-    def look(session, model, shard, optimizer):
-        with torch.no_grad():
-            session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
-        return session.evaluate()
-
-    first, second = on_ranks(2, run(small_graph, GCN(8, 8, 2, 4), look, "gradient_only(sync_every=4)"))
-    assert first == second

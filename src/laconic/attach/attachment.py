@@ -73,10 +73,6 @@ class Attachment:
         """From now on `function` is called before each forward pass in eval mode."""
         self._scope.before_evaluation = function
 
-    def call_before_training(self, function: Callable[[], None]) -> None:
-        """From now on `function` is called before each forward pass in training mode."""
-        self._scope.before_training = function
-
     def call_before_gradients(self, function: Callable[[], None]) -> None:
         """From now on `function` is called in each backward pass of training before it enters the model."""
         self._scope.before_gradients = function
@@ -292,8 +288,6 @@ def _is_lazy(conv: nn.Module) -> bool:
 
 def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
-    if self.training and scope.before_training is not None:
-        scope.before_training()
     if self.training and scope.stand_in is not None:
         return _forward_on_stand_in(self, scope, scope.stand_in, *args, **kwargs)
     if not self.training and scope.before_evaluation is not None:

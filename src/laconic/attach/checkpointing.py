@@ -48,7 +48,7 @@ def refuse_second_run(conv_name: str) -> None:
     if is_in_backward() or is_recording():
         raise ConfigError(
             f"{conv_name} was called under torch.utils.checkpoint, which runs it again in the backward pass. With "
-            f"the strategy gradient_only a convolution can run once in a step: what it reads of other ranks' rows "
-            f"goes by the order of the calls. Leave the convolutions out of the checkpoint, or use the "
+            f"the strategies gradient_only and grappa a convolution can run once in a step: what it reads of other "
+            f"ranks' rows goes by the order of the calls. Leave the convolutions out of the checkpoint, or use the "
             f"strategy exchange."
         )

@@ -58,8 +58,6 @@ class Scope:
         """Whether the pass under way runs on a stand-in."""
         self.before_evaluation: Callable[[], object] | None = None
         """Called before a forward pass in eval mode."""
-        self.before_training: Callable[[], None] | None = None
-        """Called before a forward pass in training mode."""
         self.before_gradients: Callable[[], None] | None = None
         """Called in a backward pass when the gradient of the model's outputs has arrived."""
         self.on_changed_rows: Callable[[object], None] | None = None

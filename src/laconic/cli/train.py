@@ -45,7 +45,7 @@ def train(
     strategy: str | None = typer.Option(
         None,
         "--strategy",
-        help="How ranks learn together: single; on several ranks exchange, full_graph (both exact) or gradient_only.",
+        help="How ranks learn together: single; on several exchange, full_graph (exact), gradient_only, grappa.",
     ),
     epochs: int | None = typer.Option(None, "--epochs", "-e", help="Passes over the training nodes."),
     config: Path | None = typer.Option(None, "--config", "-c", help="A TOML file of settings, or a run's config.json."),

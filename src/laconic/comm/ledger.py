@@ -97,3 +97,15 @@ class Ledger:
                     records.append(LedgerRecord(epoch, self.rank, *key, direction, num_messages, num_bytes))
         self._counts = {}
         return records
+
+
+def merged(rows: list[LedgerRecord]) -> list[LedgerRecord]:
+    """Returns the rows of one rank and epoch, those of one place added up, in the ledger's order."""
+    if not rows:
+        return []
+    ledger = Ledger(rows[0].rank)
+    for row in rows:
+        counts = (row.num_messages, row.num_bytes)
+        with ledger.phase(row.phase, layer=row.layer):
+            ledger.count(row.operation, *((*counts, 0, 0) if row.direction == "sent" else (0, 0, *counts)))
+    return ledger.take(rows[0].epoch)

@@ -90,3 +90,8 @@ class Shard:
     def train_rows(self) -> Tensor:
         """Numbers of the training rows."""
         return self.train_mask.nonzero().squeeze(1)
+
+
+def padded(values: Tensor, num_rows: int) -> Tensor:
+    """Appends zeros up to `num_rows` rows: rows behind a rank's own have no label here and are in no split."""
+    return torch.cat([values, values.new_zeros(num_rows - len(values), *values.shape[1:])])

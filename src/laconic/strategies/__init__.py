@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from laconic.specs import LazyTable, parse_spec
+from laconic.strategies._old_spellings import refuse_old_spelling, resumed_spec
 
 if TYPE_CHECKING:
     from laconic.strategies.base import Strategy
@@ -18,6 +19,7 @@ STRATEGIES: "Mapping[str, type[Strategy]]" = LazyTable(
         "exchange": "laconic.strategies.exchange:Exchange",
         "gradient_only": "laconic.strategies.gradient_only:GradientOnly",
         "full_graph": "laconic.strategies.full_graph:FullGraph",
+        "grappa": "laconic.strategies.grappa:Grappa",
     }
 )
 
@@ -34,6 +36,7 @@ def present_spec(text: str) -> str:
 
 def parse_strategy(text: str) -> "Strategy":
     """Returns the strategy that a text such as "single" names."""
+    refuse_old_spelling(text)
     return parse_spec(present_spec(text), STRATEGIES, family="strategy")
 
 
@@ -44,4 +47,4 @@ def strategy_for(text: str, num_ranks: int) -> str:
     return "single" if num_ranks == 1 else "exchange"
 
 
-__all__ = ["ALIASES", "STRATEGIES", "parse_strategy", "present_spec", "strategy_for"]
+__all__ = ["ALIASES", "STRATEGIES", "parse_strategy", "present_spec", "resumed_spec", "strategy_for"]

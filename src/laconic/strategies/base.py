@@ -92,19 +92,6 @@ class Strategy(ABC):
         """
 
     @property
-    def steps_apart(self) -> bool:
-        """Whether ranks take steps on their own, so that one may see a loss or a weight that the others do not."""
-        return False
-
-    def agree(self, value: float) -> float:
-        """Returns the mean over ranks of a number that each has of its own rows, weighted by training rows.
-
-        If it is NaN on one rank, so it is on all. Where ranks do not step apart it is the same on all of them, and
-        returned as it is. All ranks call together.
-        """
-        return value
-
-    @property
     def draws_batches(self) -> bool:
         """Whether ranks may train on mini-batches, each drawn on its own."""
         return False

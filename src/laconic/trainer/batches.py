@@ -202,8 +202,8 @@ def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int
     if not strategy.draws_batches and not is_single:
         raise ConfigError(
             f"training.batch_size is {training.batch_size}, but the strategy {training.strategy} trains on the whole "
-            f"graph in each step. Leave it out, or use the strategy gradient_only (without correction=sweep, "
-            f"normalise=whole, keep=sums and turns), or single on one rank."
+            f"graph in each step. Leave it out, or use the strategy gradient_only (without keep=sums, turns and "
+            f"reach), grappa (without correction=degree or sweep), or single on one rank."
         )
     fanouts = training.fanouts
     if not fanouts and num_hops is None:

@@ -38,8 +38,8 @@ class TrainingConfig:
     """How the model learns. Every field here changes the result."""
 
     strategy: str = "auto"
-    """How ranks learn together: single, exchange, gradient_only or full_graph, with settings of its own; auto:
-    single on one rank and exchange, which is exact too, on several."""
+    """How ranks learn together: single, exchange, gradient_only, full_graph or grappa, with settings of its own;
+    auto: single on one rank and exchange, which is exact too, on several."""
     epochs: int = 200
     """Passes over the training nodes. The only field here that a resumed run may change: it may grow."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"

@@ -85,11 +85,9 @@ def train_step(run: Run, batch: Batch) -> float:
         loss = strategy.share_loss(part.total, part.weight)
         run.members.optimizer.zero_grad()
         torch.autograd.backward(loss)
-    # Before the step: a loss that is NaN has gradients that are, and the weights would be lost. Where ranks step apart
-    # one cannot end alone: `check_epoch` follows.
+    # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
     value = loss.item()
-    if not strategy.steps_apart:
-        check_loss(value)
+    check_loss(value)
     run.members.optimizer.step()
     return value
 
@@ -114,13 +112,10 @@ def close_epoch(run: Run) -> None:
 
 def check_epoch(run: Run) -> float:
     """Returns the loss of the epoch so far; raises DivergedError rather than let a spoilt model be scored or saved."""
-    strategy = run.members.strategy
-    is_finite = all(bool(torch.isfinite(parameter).all()) for parameter in run.model.parameters())
-    if not strategy.steps_apart and not is_finite:
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in run.model.parameters()):
         raise DivergedError("A weight became infinite or NaN.")
-    loss = strategy.agree(run.state.loss if is_finite else float("nan"))
-    check_loss(loss)
-    return loss
+    check_loss(run.state.loss)
+    return run.state.loss
 
 
 def check_outputs(run: Run, out: object, num_rows: int) -> None:

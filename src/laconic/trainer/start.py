@@ -26,7 +26,7 @@ from laconic.launching.environment import rank_environment
 from laconic.launching.join import join_ranks
 from laconic.models import GivenModel, ModelSpec, OwnModel
 from laconic.records import EpochRecord, LedgerRecord, keep_epochs
-from laconic.strategies import parse_strategy, strategy_for
+from laconic.strategies import parse_strategy, resumed_spec, strategy_for
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.config import Config, with_fixed_interval
 from laconic.trainer.config_file import Layer, as_layer, differences, resolve
@@ -280,7 +280,7 @@ def _with_absolute_source(config: Config) -> Config:
 
 def continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
     """Returns the settings of a run that goes on; raises ConfigError if some are to change that may not."""
-    before = folder.config()
+    before = _in_present_words(folder.config())
     after = _with_absolute_source(resolve([as_layer(before), *layers], kept=folder.model_path))
     if after.training.evaluate_every == "auto":
         # The number that it stood for when the run began, however many epochs there are now.
@@ -293,6 +293,12 @@ def continued_config(folder: RunFolder, layers: Sequence[Layer]) -> Config:
             f"{'; '.join(changed)}. Leave them out, or start a new run. Only training.epochs may grow."
         )
     return after
+
+
+def _in_present_words(config: Config) -> Config:
+    """Returns the settings of an earlier run with its strategy as it is written now."""
+    strategy = resumed_spec(config.training.strategy)
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, strategy=strategy))
 
 
 def _with_strategy(config: Config, communicator: Communicator) -> Config:

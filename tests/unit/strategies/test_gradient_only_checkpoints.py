@@ -13,7 +13,7 @@ from laconic.errors import ConfigError
 from laconic.graph.sampling import NeighbourSampler
 from laconic.strategies import parse_strategy
 
-STRATEGIES = ["gradient_only", "gradient_only(remember=False, variable=1)"]
+STRATEGIES = ["gradient_only", "grappa(variable=1)"]
 # Torch warns of the old kind where nothing needs a gradient, as in a refresh.
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
 

@@ -56,7 +56,7 @@ def test_what_can_be_trained_passes_and_writes_nothing(store, tmp_path, monkeypa
         (layer(strategy="auto", batch_size=8), ConfigError, "exchange trains on the whole graph"),
         (layer(strategy="gradient_only", batch_size=8, fanouts=[5]), ConfigError, "one number per hop of the model, 2"),
         (layer(strategy="gradient_only", fanouts=[5, 5]), ConfigError, "nothing is drawn"),
-        (layer(strategy="gradient_only(keep=sums)", batch_size=8), ConfigError, "without correction=sweep"),
+        (layer(strategy="gradient_only(keep=sums)", batch_size=8), ConfigError, "without keep=sums, turns and reach"),
     ],
 )
 def test_settings_that_no_rank_would_take_are_refused(given, error, message):

@@ -1,6 +1,7 @@
 """Runs of `gradient_only` that are cut and taken up again, and what their checkpoints hold. Ranks are threads here."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.trainer.test_ranks import (
 )
 from torch_geometric.nn import GraphSAGE
 
+from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.records import CoverageRecord, read_records
 from laconic.store import write_store
@@ -25,13 +27,13 @@ from laconic.trainer.evaluate import Evaluation
 
 # Three epochs of a super-epoch: of nine, the first to the third are one.
 WAYS = {
-    "remembered": "gradient_only(repartition_every=3, partitioner=random)",
-    "remembered, ranks alike": "gradient_only(repartition_every=3, partitioner=random, combination=mean)",
-    "storage": "gradient_only(repartition_every=3, partitioner=random, remember=False, variable=1, correction=node)",
-    "peers": "gradient_only(repartition_every=3, partitioner=random, remember=False, variable=1, supply=peers)",
-    "grouped anew": "gradient_only(repartition_every=1, partitioner=random, remember=False, variable=2, chunks=5, "
+    "historical": "gradient_only(refresh_every=3, partitioner=random)",
+    "ranks alike": "grappa(repartition_every=3, partitioner=random, combination=mean)",
+    "storage": "grappa(repartition_every=3, partitioner=random, variable=1, correction=node)",
+    "peers": "grappa(repartition_every=3, partitioner=random, variable=1, supply=peers)",
+    "grouped anew": "grappa(repartition_every=1, partitioner=random, variable=2, chunks=5, "
     "rechunk_every=1, correction=batch)",
-    "low rank": "gradient_only(repartition_every=3, partitioner=random, gradients=powersgd(rank=2))",
+    "low rank": "gradient_only(refresh_every=3, partitioner=random, gradients=powersgd(rank=2))",
 }
 
 
@@ -99,11 +101,11 @@ def test_a_run_that_was_cut_goes_on_bit_by_bit_within_a_super_epoch_and_at_its_e
 @pytest.mark.parametrize("turns", [1, 3])
 @pytest.mark.parametrize("model", [None], indirect=True)
 def test_a_run_that_keeps_sums_goes_on_bit_by_bit(tmp_path, graph, carry_out, take_up, monkeypatch, turns):
-    strategy = f"gradient_only(repartition_every=3, partitioner=random, keep=sums, turns={turns})"
+    strategy = f"gradient_only(refresh_every=3, partitioner=random, keep=sums, turns={turns})"
     check_cut_and_taken_up(tmp_path, graph, carry_out, take_up, monkeypatch, 5, strategy=strategy, evaluate_every=5)
 
 
-@pytest.mark.parametrize("way", ["remembered", "storage"])
+@pytest.mark.parametrize("way", ["historical", "storage"])
 def test_a_run_that_was_cut_between_two_batches_goes_on_bit_by_bit(
     tmp_path, graph, carry_out, take_up, monkeypatch, way
 ):
@@ -111,7 +113,38 @@ def test_a_run_that_was_cut_between_two_batches_goes_on_bit_by_bit(
     check_cut_and_taken_up(tmp_path, graph, carry_out, take_up, monkeypatch, 5, **training)
 
 
-@pytest.mark.parametrize("way", ["remembered", "storage"])
+# What `config.json` of a run had before the split.
+OLD_WAYS = {
+    "historical": "gradient_only(repartition_every=3, partitioner=random)",
+    "storage": "gradient_only(repartition_every=3, partitioner=random, remember=False, variable=1, correction=node)",
+}
+
+
+def write_strategy(folder, strategy):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["training"]["strategy"] = strategy
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("way", OLD_WAYS)
+def test_a_run_of_an_old_spelling_goes_on_bit_by_bit_under_the_present_one(tmp_path, graph, carry_out, take_up, way):
+    carry_out(2, config_at(tmp_path / "whole", strategy=WAYS[way], epochs=5), graph)
+    carry_out(2, config_at(tmp_path / "cut", strategy=WAYS[way], epochs=2), graph)
+    write_strategy(tmp_path / "cut", OLD_WAYS[way])
+    take_up(2, tmp_path / "cut", graph, [{"training": {"epochs": 5}}])
+    check_equal_runs(tmp_path / "whole", tmp_path / "cut")
+    assert json.loads((tmp_path / "cut" / "config.json").read_text())["training"]["strategy"] == WAYS[way]
+
+
+def test_a_run_of_steps_apart_is_refused_with_the_reason(tmp_path, graph, carry_out, take_up):
+    carry_out(1, config_at(tmp_path / "run", strategy="gradient_only", epochs=1), graph)
+    write_strategy(tmp_path / "run", "gradient_only(sync_every=2)")
+    with pytest.raises(ConfigError, match="Ranks no longer take steps apart"):
+        take_up(1, tmp_path / "run", graph, [{"training": {"epochs": 2}}])
+
+
+@pytest.mark.parametrize("way", ["historical", "storage"])
 def test_a_run_may_end_a_super_epoch_on_another_number_of_ranks(tmp_path, graph, carry_out, take_up, way):
     """What is learned then is another matter, since ranks hold other rows; the run goes on and scores exactly."""
     write_store(graph, np.arange(60) % 4, tmp_path / "store")
@@ -124,7 +157,7 @@ def test_a_run_may_end_a_super_epoch_on_another_number_of_ranks(tmp_path, graph,
 def test_with_all_chunks_held_another_number_of_ranks_learns_the_same(tmp_path, graph, carry_out, take_up):
     """Up to rounding: chunks stay what they are, and every rank sees all of them."""
     write_store(graph, np.arange(60) % 3, tmp_path / "store")
-    strategy = "gradient_only(remember=False, variable=2, repartition_every=3)"
+    strategy = "grappa(variable=2, repartition_every=3)"
     carry_out(1, config_at(tmp_path / "whole", tmp_path / "store", strategy="single", epochs=8), None)
     carry_out(3, config_at(tmp_path / "cut", tmp_path / "store", strategy=strategy, epochs=4), None)
     take_up(1, tmp_path / "cut", None, [{"training": {"epochs": 8}}])
@@ -142,7 +175,7 @@ def test_ranks_with_other_statistics_save_those_of_all(tmp_path, graph, carry_ou
 
     for rank in range(3):
         after_step(monkeypatch, rank, 2, keep)
-    config = config_at(tmp_path / "run", strategy=WAYS["remembered"], epochs=9, evaluate_every=9)
+    config = config_at(tmp_path / "run", strategy=WAYS["historical"], epochs=9, evaluate_every=9)
     carry_out(3, config, graph)
     means, counts = zip(*(own[rank] for rank in range(3)), strict=True)
     pooled = sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)

@@ -12,8 +12,8 @@ from laconic.records import EpochRecord, LedgerRecord, read_records
 from laconic.trainer import Config, RunConfig, TrainingConfig, resume, start
 from laconic.trainer.checkpoint import Checkpoints
 
-REMEMBERED = "gradient_only(keep=rows, partitioner=random, repartition_every=2, gradual=False)"
-MOVING = "gradient_only(partitioner=random, repartition_every=2, remember=False, variable=1, correction=node)"
+HISTORICAL = "gradient_only(keep=rows, partitioner=random, refresh_every=2, gradual=False)"
+MOVING = "grappa(partitioner=random, repartition_every=2, variable=1, correction=node)"
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def check_close(one, other):
         torch.testing.assert_close(other[name], value, rtol=0, atol=1e-8, msg=name)
 
 
-@pytest.mark.parametrize("strategy", [REMEMBERED, MOVING.replace("variable=1", "variable=0")])
+@pytest.mark.parametrize("strategy", [HISTORICAL, MOVING.replace("variable=1", "variable=0")])
 def test_one_rank_trains_on_the_batches_of_a_single_machine(tmp_path, graph, model, on_ranks, strategy):
     start(config_at(tmp_path / "single"), graph=graph, model=copy.deepcopy(model))
     train_on(on_ranks, 1, config_at(tmp_path / "one", strategy=strategy), graph, model)
@@ -68,7 +68,7 @@ def test_one_rank_trains_on_the_batches_of_a_single_machine(tmp_path, graph, mod
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
-@pytest.mark.parametrize("strategy", [REMEMBERED, MOVING])
+@pytest.mark.parametrize("strategy", [HISTORICAL, MOVING])
 def test_a_batch_of_everything_is_the_step_without_batches(tmp_path, graph, model, on_ranks, num_ranks, strategy):
     whole = config_at(tmp_path / "whole", strategy=strategy, batch_size=0, fanouts=())
     batches = config_at(tmp_path / "batches", strategy=strategy, batch_size=1000)
@@ -81,9 +81,9 @@ def test_a_batch_of_everything_is_the_step_without_batches(tmp_path, graph, mode
 
 def test_a_halo_row_has_the_degree_of_the_whole_graph_in_a_batch(tmp_path, graph, on_ranks):
     gcn = GCN(8, 16, 2, 4).double()
-    whole = config_at(tmp_path / "whole", strategy=REMEMBERED, batch_size=0, fanouts=())
+    whole = config_at(tmp_path / "whole", strategy=HISTORICAL, batch_size=0, fanouts=())
     # One hop more than the model looks: the degrees of all rows that it reads are then those of the whole graph.
-    batches = config_at(tmp_path / "batches", strategy=REMEMBERED, batch_size=1000, fanouts=(-1, -1, -1))
+    batches = config_at(tmp_path / "batches", strategy=HISTORICAL, batch_size=1000, fanouts=(-1, -1, -1))
     train_on(on_ranks, 3, whole, graph, gcn)
     train_on(on_ranks, 3, batches, graph, gcn)
     check_close(weights_of(tmp_path / "whole"), weights_of(tmp_path / "batches"))
@@ -92,7 +92,7 @@ def test_a_halo_row_has_the_degree_of_the_whole_graph_in_a_batch(tmp_path, graph
 def test_norms_of_ranks_that_run_out_of_training_nodes_stay_alike(tmp_path, graph, on_ranks):
     few = dataclasses.replace(graph, train_mask=torch.arange(60) < 3)
     model = GraphSAGE(8, 16, 2, 4, norm="batch_norm").double()
-    config = config_at(tmp_path / "run", strategy=REMEMBERED, batch_size=1)
+    config = config_at(tmp_path / "run", strategy=HISTORICAL, batch_size=1)
     summaries = train_on(on_ranks, 3, config, few, model)
     assert {summary.ending for summary in summaries} == {"finished"}
     norms = {name: value for name, value in weights_of(tmp_path / "run").items() if "running" in name}
@@ -100,7 +100,7 @@ def test_norms_of_ranks_that_run_out_of_training_nodes_stay_alike(tmp_path, grap
     assert all(bool(torch.isfinite(value).all()) for value in norms.values())
 
 
-@pytest.mark.parametrize("strategy", [REMEMBERED, "exchange(partitioner=random)"])
+@pytest.mark.parametrize("strategy", [HISTORICAL, "exchange(partitioner=random)"])
 def test_ranks_without_any_node_take_part_in_steps_on_the_whole_graph(tmp_path, graph, model, on_ranks, strategy):
     tiny = dataclasses.replace(
         graph,
@@ -115,9 +115,9 @@ def test_ranks_without_any_node_take_part_in_steps_on_the_whole_graph(tmp_path, 
     assert {summary.ending for summary in summaries} == {"finished"}
 
 
-@pytest.mark.parametrize("setting", ["correction=sweep", "normalise=whole"])
+@pytest.mark.parametrize("setting", ["correction=sweep", "correction=degree"])
 def test_what_batches_would_not_do_is_refused(tmp_path, graph, model, on_ranks, setting):
-    strategy = f"gradient_only(partitioner=random, remember=False, variable=1, {setting})"
+    strategy = f"grappa(partitioner=random, variable=1, {setting})"
 
     def refused(communicator):
         with pytest.raises(ConfigError, match="trains on the whole graph in each step"):
@@ -126,7 +126,7 @@ def test_what_batches_would_not_do_is_refused(tmp_path, graph, model, on_ranks, 
     on_ranks(1, refused)
 
 
-@pytest.mark.parametrize("strategy", [REMEMBERED, MOVING])
+@pytest.mark.parametrize("strategy", [HISTORICAL, MOVING])
 def test_ranks_take_equal_numbers_of_steps_and_only_gradients_travel_in_them(
     tmp_path, graph, model, on_ranks, strategy
 ):
@@ -143,12 +143,12 @@ def test_ranks_take_equal_numbers_of_steps_and_only_gradients_travel_in_them(
 
 def test_ranks_without_training_nodes_take_part(tmp_path, graph, model, on_ranks):
     lonely = dataclasses.replace(graph, train_mask=torch.arange(60) < 1)
-    summaries = train_on(on_ranks, 4, config_at(tmp_path / "run", strategy=REMEMBERED), lonely, model)
+    summaries = train_on(on_ranks, 4, config_at(tmp_path / "run", strategy=HISTORICAL), lonely, model)
     assert {summary.ending for summary in summaries} == {"finished"}
     assert rows_of(tmp_path / "run")[-1].loss < rows_of(tmp_path / "run")[0].loss
 
 
-@pytest.mark.parametrize("strategy", [REMEMBERED, MOVING])
+@pytest.mark.parametrize("strategy", [HISTORICAL, MOVING])
 def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path, graph, model, on_ranks, strategy):
     settings = {"strategy": strategy, "batch_size": 2, "fanouts": (3, 2)}
     train_on(on_ranks, 3, config_at(tmp_path / "whole", **settings, epochs=5), graph, model)
@@ -171,7 +171,7 @@ def test_a_share_of_the_neighbours_on_other_ranks_may_be_drawn(tmp_path, graph, 
         train_on(on_ranks, 3, config_at(tmp_path / name, strategy=strategy, batch_size=1000), graph, model)
         return [row.loss for row in rows_of(tmp_path / name)]
 
-    alone = "gradient_only(partitioner=random, remember=False)"
+    alone = "grappa(partitioner=random)"
     train_on(on_ranks, 3, config_at(tmp_path / "alone", strategy=alone, batch_size=1000), graph, model)
     without = [row.loss for row in rows_of(tmp_path / "alone")]
     assert losses("none", 0.0) == pytest.approx(without, rel=0, abs=1e-8)

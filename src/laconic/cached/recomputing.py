@@ -1,0 +1,345 @@
+"""RecomputingAggregator: halo rows are computed here, with today's weights, from historical sums.
+
+For a halo row u and a layer h_u = act(W s_u), its owner's sum s_u = sum of a_uw h_w over the neighbours w of u is kept:
+
+    own rows     s(i) = A_local h(i) + A_remote h_halo(i)      h: (N, F), h_halo: (H, F); gradients flow to both
+    halo rows    s_halo(i) = s_halo(t), of the last refresh    h_halo(i) = act(W(i) s_halo(t)), with the owner's dropout
+
+In the first layer s_halo sums the graph's own features, which never change: h_halo is exact, and so is a model of two
+layers, gradients included; it needs no refresh.
+
+Halo rows that no training row sees, over as many hops as the model sums up what changes, are not computed: the loss
+does not depend on them. Where many are left they take turns (`turns.py`): in each step gradients flow through one group
+of halo rows, and count for all groups. The rows of the other groups are computed ahead of the step, without gradients,
+one group after the other. The epoch alone decides which group has its turn: a run that is taken up goes on as if it had
+never stopped.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import APPNP, MessagePassing
+
+from laconic.attach.aggregator import Linear
+from laconic.attach.fixed_operators import why_not_fixed
+from laconic.attach.norms import is_over_nodes
+from laconic.attach.remembered import RememberedInputs
+from laconic.cached.historical import HistoricalAggregator, plus_constant
+from laconic.cached.khop_halo import with_halo_rows
+from laconic.cached.stage import RowCoder
+from laconic.cached.turns import TurnCopies, TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
+from laconic.errors import UnsupportedModelError
+from laconic.graph import Shard
+from laconic.sharded.placement import Placement
+
+# Shapes: N owned rows, H halo rows, G halo rows of a turn
+
+
+def why_not_sums(model: nn.Module) -> str | None:
+    """Returns which module's halo rows cannot be computed from sums that are kept, and why; None if all can."""
+    for name, module in model.named_modules():
+        reason = None
+        if isinstance(module, MessagePassing):
+            reason = why_not_fixed(module)
+            if reason is None and isinstance(module, APPNP) and module.dropout > 0:
+                reason = "it drops other edges in every step"
+        elif is_over_nodes(module):
+            reason = "its statistics would count halo rows as well"
+        if reason is not None:
+            return f"{name or 'the model'} is a {type(module).__name__}, and {reason}"
+    return None
+
+
+def check_keeps_sums(model: nn.Module) -> None:
+    """Raises UnsupportedModelError unless halo rows of `model` can be computed from sums that are kept."""
+    reason = why_not_sums(model)
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"keep=sums, and turns and reach with it, cannot compute halo rows: {reason}. Use keep=rows, or leave them "
+            f"out."
+        )
+
+
+@final
+class RecomputingAggregator(HistoricalAggregator):
+    """Owned rows and halo rows in, the same out; ahead of a step halo rows alone. Ranks talk only inside `refreshing`.
+
+    For models that `check_keeps_sums` lets through.
+
+    Args:
+        coder: as for HistoricalAggregator.
+        num_turns: groups of halo rows, one of which a step computes with gradients. By default `turns_for`.
+        reach: of the KHopHalo whose placement this is; where it is as far as the model sees, no sum grows old.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        coder: RowCoder | None = None,
+        num_turns: int | None = None,
+        *,
+        reach: int = 1,
+    ) -> None:
+        super().__init__(placement, coder)
+        self._num_turns_given = num_turns
+        self._reach = reach
+        # Known once a pass has shown how many hops the model sees.
+        self._turns: Turns | None = None
+        self._turn = 0
+        self._of_turn: Shard | None = None
+        self._copies = TurnCopies()
+        self._extended: Shard | None = None
+        # Numbers of the calls whose sums travelled in the first refresh; of each call, whether its sums change in
+        # training; and what was kept before the refresh under way.
+        self._sent: list[int] = []
+        self._changes: list[bool] = []
+        self._kept_before: list[Tensor] = []
+        self._is_looking = False
+        self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
+        # Whether the pass under way computes a group ahead of the step; and what all of them add to the sums of each
+        # call, (N, F).
+        self._is_ahead = False
+        self._from_others: dict[int, Tensor] = {}
+
+    @property
+    def trained_on(self) -> Shard:
+        """The rank's own rows, and behind them the halo's, (N + H). All ranks ask together for the first time."""
+        if self._extended is None:
+            self._extended = with_halo_rows(self._shard, self.halo_features, share=1.0, key=())
+            self._constants = RememberedInputs(self._extended.x, num_rows=self._placement.largest_num_rows)
+            # The halo's features are in there; nobody asks for them alone again.
+            self._of_constants.clear()
+        return self._extended
+
+    @property
+    def known_halo_features(self) -> Tensor | None:
+        return None if self._extended is None else self._extended.x[self._shard.num_rows :]
+
+    def take_turn(self, epoch: int) -> Shard:
+        assert self._turns is not None, "a refresh comes before the first step"
+        turn = epoch % self._turns.num_turns
+        if self._of_turn is None or turn != self._turn:
+            self._turn = turn
+            self._copies.end_turn()
+            self._of_turn = self._rows_of_turn()
+        return self._of_turn
+
+    def _rows_of_turn(self) -> Shard:
+        whole = self.trained_on
+        if self._computes_all:
+            return whole
+        node_ids, _ = self._rows_of(whole.node_ids)
+        return self._shard_of(self._part_of_constant(whole.x), node_ids)
+
+    def _shard_of(self, x: Tensor, node_ids: Tensor) -> Shard:
+        """Returns a shard of some of the rows. Behind the rank's own there are no labels.
+
+        Edges are those of all rows: nobody but `linear` knows them.
+        """
+        whole, num_rows = self.trained_on, len(x)
+        return replace(
+            whole,
+            x=x,
+            y=whole.y[:num_rows],
+            node_ids=node_ids,
+            train_mask=whole.train_mask[:num_rows],
+            val_mask=whole.val_mask[:num_rows],
+            test_mask=whole.test_mask[:num_rows],
+        )
+
+    def run_ahead(self, run: Callable[[Shard], None]) -> None:
+        own_turn, self._from_others = self._turn, {}
+        if not self._kept:
+            return
+        own_parts = self._copies
+        self._is_ahead = True
+        try:
+            for turn in range(self._groups.num_turns):
+                if turn != own_turn:
+                    self._turn, self._copies = turn, TurnCopies()
+                    run(self._rows_of_turn())
+        finally:
+            self._turn, self._copies, self._is_ahead = own_turn, own_parts, False
+
+    @property
+    def needs_refresh(self) -> bool:
+        # Halo rows that are computed from the sums of the last call are outputs, which nobody reads: sums of the calls
+        # before it are what grows old.
+        return self._turns is None or (len(self._sent) > 1 and self._reach < self.num_hops)
+
+    @property
+    def num_hops(self) -> int:
+        """How far the model sees what changes in training: how many times it sums that up. Known after a refresh."""
+        return sum(self._changes)
+
+    @contextmanager
+    def refreshing(self) -> Iterator[None]:
+        self._kept_before = self._kept
+        with super().refreshing():
+            yield
+        self._kept_before = []
+
+    def after_refresh(self, run: Callable[[Shard], None]) -> None:
+        if self._turns is not None:
+            return
+        self._look_at_training(run)
+        self._turns = self._make_turns(self.num_hops)
+        self._kept = [self._among_those_seen(number, sums) for number, sums in enumerate(self._kept)]
+
+    def _among_those_seen(self, number: int, sums: Tensor) -> Tensor:
+        """Returns the sums of the halo rows that take part; all of them where they are constant, or not known yet."""
+        return sums if self._turns is None or not self._changes[number] else self._turns.among(sums)
+
+    def _look_at_training(self, run: Callable[[Shard], None]) -> None:
+        """Runs a single row in training mode: with dropout of the features their sums change as well."""
+        whole = self.trained_on
+        self._check_intact()
+        self._is_looking, self._changes = True, []
+        try:
+            run(self._shard_of(self._one_row_of(whole.x), whole.node_ids[:1]))
+        finally:
+            self._is_looking, self._copies = False, TurnCopies()
+        if len(self._changes) != len(self._kept):
+            raise UnsupportedModelError(
+                f"The model sums up neighbours {len(self._changes)} times in training and {len(self._kept)} times in "
+                "evaluation, and what is kept of them would be taken for something else. Use keep=rows."
+            )
+
+    def _look_at(self, aggregation: Linear, x: Tensor) -> Tensor:
+        self._changes.append(not self.is_remembered(x))
+        if self._changes[-1]:
+            return torch.ones_like(x)
+        return self._one_row_of(self._sums_of_constant(aggregation, x))
+
+    def _one_row_of(self, whole: Tensor) -> Tensor:
+        # None on a rank that has none.
+        row = torch.ones_like(whole[:1])
+        return self._copies.of(whole, lambda _: (row, row))
+
+    def _check_intact(self) -> None:
+        if not self._constants.are_intact:
+            # Some ranks hand out what is kept, some copies of it: only some would notice.
+            raise UnsupportedModelError(
+                "A layer changes its input in place (inplace=True), and that was what is kept of neighbours. Leave "
+                "inplace out, or use keep=rows."
+            )
+
+    def _make_turns(self, num_hops: int) -> Turns:
+        shard = self._shard
+        seen = halo_seen(shard.adjacency, shard.train_mask.numpy(), num_hops)
+        num_seen = len(shard.halo_ids) if seen is None else len(seen)
+        num_turns = self._num_turns_given or turns_for(shard.num_rows, num_seen)
+        if self._num_turns_given is None and seen is None:
+            widths = [math.prod(kept.shape[1:]) for kept in self._kept]
+            changing = sum(width for width, changes in zip(widths, self._changes, strict=True) if changes)
+            constant = math.prod(shard.x.shape[1:]) + sum(widths) - changing
+            if copies_outweigh(shard.num_rows, num_seen, num_turns, constant, changing):
+                num_turns = 1
+        return Turns(shard.num_rows, num_turns, seen)
+
+    @property
+    def _groups(self) -> Turns:
+        assert self._turns is not None, "a refresh comes before the first step"
+        return self._turns
+
+    def is_remembered(self, x: Tensor) -> bool:
+        return self._constants.covers(self._constant_of(x))
+
+    def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
+        number, self._next = self._next, self._next + 1
+        if self._is_looking:
+            return self._look_at(aggregation, x)
+        if self.is_remembered(x):
+            whole = self._sums_of_constant(aggregation, x)
+            if self._is_refreshing:
+                self._kept.append(self._among_those_seen(number, self._parts(whole)[1]))
+            return whole if self._computes_all else self._part_of_constant(whole)
+        if self._is_ahead:
+            return self._count_ahead(number, aggregation, x)
+        own, halo = self._parts(x)
+        if not self._computes_all:
+            kept = self._groups.of_turn(self._kept[number], self._turn)
+            return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
+        if self._is_refreshing and self._turns is not None and number == self._sent[-1]:
+            # Nobody reads what comes of the last sums: they stay, and the pass goes on with anything.
+            self._kept.append(self._kept_before[number])
+            return torch.zeros_like(x)
+        operator = self._operator(aggregation)
+        sums = operator.own_own @ own + operator.own_other @ halo
+        halo_sums = self._fetch_sums(number, sums) if self._is_refreshing else self._kept[number]
+        return torch.cat([sums, halo_sums.to(x.dtype)])
+
+    def _fetch_sums(self, number: int, sums: Tensor) -> Tensor:
+        """Fetches and keeps the sums that owners of halo rows made in the call `number`, (H, F); they get ours."""
+        with self._booked():
+            way = self._exchange if self._coder is None else self._coder.route(self._layer)
+            fetched = way.start(sums).wait()
+        self._kept.append(self._among_those_seen(number, fetched))
+        if self._turns is None:
+            self._sent.append(number)
+        return fetched
+
+    def _sums_of_constant(self, aggregation: Linear, x: Tensor) -> Tensor:
+        """Returns the sums of the constant that x is a part of, (N + H, F)."""
+        return self._constants.recall(
+            aggregation, self._constant_of(x), lambda rows: self._with_exact_halo(aggregation, rows)
+        )
+
+    @property
+    def _computes_all(self) -> bool:
+        """Whether the pass under way computes all halo rows."""
+        return self._is_refreshing or self._groups.has_all_in_one
+
+    def _count_ahead(self, number: int, aggregation: Linear, halo: Tensor) -> Tensor:
+        """Adds what a group ahead of the step, (G, F), gives to the sums of owned rows; returns its own sums."""
+        before = self._from_others.get(number)
+        self._from_others[number] = self._columns(aggregation).block.multiply(halo, add_to=before)
+        return self._groups.of_turn(self._kept[number], self._turn).to(halo.dtype)
+
+    def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
+        """Returns the sums of owned rows, (N, F); right for those that training rows see."""
+        sums = self._operator(aggregation).own_own @ own
+        others = self._from_others.pop(number, None)
+        if others is not None:
+            sums = plus_constant(sums, others)
+        return sums + self._columns(aggregation).multiply(halo)
+
+    def _columns(self, aggregation: Linear) -> TurnOperator:
+        """Returns the columns of the group whose turn it is."""
+        key = (aggregation, self._turn)
+        if key not in self._of_turns:
+            self._of_turns[key] = TurnOperator(self._operator(aggregation).own_other, self._turn, self._groups)
+        return self._of_turns[key]
+
+    def _part_of_constant(self, whole: Tensor) -> Tensor:
+        """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
+        return self._copies.of(whole, lambda room: self._rows_of(whole, room))
+
+    def _rows_of(self, whole: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Returns the rows of this turn, and the room that they stand in."""
+        if self._is_ahead:
+            rows = self._groups.halo(whole, self._turn)
+            return rows, rows
+        return self._groups.rows(whole, self._turn, room)
+
+    def _constant_of(self, x: Tensor) -> Tensor:
+        """Returns the constant that x is a part of, (N + H, F); x itself if it is of none."""
+        return self._copies.whole_of(x)
+
+    def _with_exact_halo(self, aggregation: Linear, x: Tensor) -> Tensor:
+        """Returns the sums of constant rows: the halo's come from their owners, once, as they are."""
+        operator, (own, halo) = self._operator(aggregation), self._parts(x)
+        sums = operator.own_own.multiply(own).add_(operator.own_other.multiply(halo))
+        with self._booked():
+            return torch.cat([sums, self._exchange.start(sums).wait()])
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        num_owned = self._shard.num_rows
+        # Split, not sliced: backward, both gradients are put together once.
+        own, halo = x.split_with_sizes([num_owned, len(x) - num_owned])
+        return own, halo
