@@ -32,6 +32,7 @@ class Batch:
         shard: the rows and edges the model is called with.
         rows: those of its rows that the loss is over.
         num_rows: rows that the loss is a mean over, on all ranks together.
+        is_drawn: whether it is a sample, and not what the model is attached to.
         wait_seconds: how long training waited for it.
         factors: share of each of these rows in the mean over `num_rows`; None: one over `num_rows` for all.
     """
@@ -39,13 +40,14 @@ class Batch:
     shard: Shard
     rows: Tensor | slice
     num_rows: int
+    is_drawn: bool
     wait_seconds: float = 0.0
     factors: Tensor | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether this rank has nothing to train on in this step."""
-        return self.shard.num_rows == 0
+        return self.shard.num_owned == 0
 
     @property
     def y(self) -> Tensor:
@@ -59,8 +61,12 @@ class Batches(ABC):
     """Steps per epoch."""
 
     @abstractmethod
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        """Yields the batches of `epoch`, without the first `start_step` of them. Close it if it is left early."""
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
+        """Yields the batches of `epoch`, without the first `start_step` of them. Close it if it is left early.
+
+        Args:
+            shard: what this rank trains on in this epoch.
+        """
 
 
 @final
@@ -68,16 +74,15 @@ class WholeGraph(Batches):
     """One step per epoch, over every training row.
 
     Args:
-        shard: the graph, or a rank's share of it.
         num_train: training rows of all ranks.
     """
 
-    def __init__(self, shard: Shard, num_train: int) -> None:
+    def __init__(self, num_train: int) -> None:
         self.num_steps = 1
-        self._batch = Batch(shard, shard.train_rows, num_train)
+        self._num_train = num_train
 
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        yield self._batch
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
+        yield Batch(shard, shard.train_rows, self._num_train, is_drawn=False)
 
 
 @final
@@ -99,7 +104,7 @@ class MiniBatches(Batches):
         self._num_workers = num_workers
         self.num_steps = -(-len(self._rows) // batch_size)
 
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
         drawn = epoch_batches(
             self._sampler,
             self._rows,
@@ -110,9 +115,10 @@ class MiniBatches(Batches):
         )
         waited = 0.0
         try:
-            for shard in drawn:
+            for batch in drawn:
                 waited, before = drawn.wait_seconds, waited
-                yield Batch(shard, slice(0, shard.num_owned), shard.num_owned, waited - before)
+                own = batch.num_owned
+                yield Batch(batch, slice(0, own), own, is_drawn=True, wait_seconds=waited - before)
         finally:
             drawn.close()
 
@@ -155,7 +161,7 @@ class RankBatches(Batches):
         self._num_rows = parts.sum(1).tolist()
         self._num_train = int(counts.sum())
 
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
         whole = self._strategy.drawn_from
         sampler = NeighbourSampler(whole, self._fanouts, seed=self._seed)
         factor_of = self._factors(whole)
@@ -170,14 +176,14 @@ class RankBatches(Batches):
         )
         waited = 0.0
         try:
-            for step, shard in enumerate(drawn, start=start_step):
+            for step, batch in enumerate(drawn, start=start_step):
                 waited, before = drawn.wait_seconds, waited
                 num_rows = self._num_rows[step]
                 factors = None
                 if factor_of is not None:
-                    factors = factor_of[torch.searchsorted(self._ids, shard.node_ids[: shard.num_owned])]
+                    factors = factor_of[torch.searchsorted(self._ids, batch.node_ids[: batch.num_owned])]
                     factors = factors * (self._num_train / num_rows)
-                yield Batch(shard, slice(0, shard.num_owned), num_rows, waited - before, factors)
+                yield Batch(batch, slice(0, batch.num_owned), num_rows, True, waited - before, factors)
         finally:
             drawn.close()
 
@@ -233,7 +239,7 @@ def choose_batches(
     """
     training = config.training
     if not training.batch_size:
-        return WholeGraph(shard, strategy.num_train)
+        return WholeGraph(strategy.num_train)
     check_batches(training, strategy, num_hops=num_hops)
     # A model that looks at no neighbour gets one that it does not look at.
     fanouts = training.fanouts or (DEFAULT_FANOUT,) * (num_hops or 0) or (1,)

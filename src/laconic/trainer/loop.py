@@ -50,9 +50,9 @@ def train_epoch(run: Run) -> bool:
     state, epoch = run.state, run.state.epoch + 1
     since = time.perf_counter()
     run.members.communicator.ledger.epoch = epoch
-    run.members.strategy.start_epoch(epoch, state.step)
+    shard = run.members.strategy.start_epoch(epoch, state.step)
     state.count_switch(time.perf_counter() - since)
-    batches = run.members.batches.of_epoch(epoch, start_step=state.step)
+    batches = run.members.batches.of_epoch(epoch, shard, start_step=state.step)
     try:
         since = time.perf_counter()
         for batch in batches:
@@ -69,17 +69,16 @@ def train_epoch(run: Run) -> bool:
 
 def train_step(run: Run, batch: Batch) -> float:
     """Takes one step of the optimizer and returns the loss before it."""
-    strategy, attachment = run.members.strategy, run.members.attachment
-    is_whole = batch.shard is attachment.shard
+    strategy = run.members.strategy
     # Backward too: a part of the model that is run again there has to see the same edges.
-    with nullcontext() if is_whole else strategy.using_batch(batch.shard):
-        if batch.is_empty and not is_whole:
+    with strategy.using_batch(batch.shard) if batch.is_drawn else nullcontext():
+        if batch.is_empty and batch.is_drawn:
             # Others have rows in this step, and wait for this rank's part of the gradients: nothing.
             part = nothing(run.model)
         else:
             logits = run_model(run.model, batch.shard)
-            check_outputs(run, logits, batch.shard.num_rows)
-            shares = strategy.row_factors if is_whole else batch.factors
+            check_outputs(run, logits, len(batch.shard.y))
+            shares = batch.factors if batch.is_drawn else strategy.row_factors
             factors = None if shares is None else shares * batch.num_rows
             part = loss_part(usual_loss(batch.y), logits[batch.rows], batch.y, factors)
         loss = strategy.share_loss(part.total, part.weight)
@@ -104,7 +103,7 @@ def close_epoch(run: Run) -> None:
     since = time.perf_counter()
     if is_due:
         run.outputs.display.phase("Evaluating on the whole graph")
-    scores = run.members.evaluation(run.model) if is_due else {}
+    scores = run.members.evaluation(run.model, run.members.attachment.shard) if is_due else {}
     record = run.state.close_epoch(loss, scores, time.perf_counter() - since)
     if run.state.is_better(record):
         run.keep_as_best(record)

@@ -80,7 +80,7 @@ def loss_part(function: Callable[..., Any], out: Tensor, y: Tensor, factors: Ten
 def session_loss(function: Callable[..., Any], out: object, shard: Shard, factors: Tensor | None) -> LossPart:
     """Returns `loss_part` of the training rows of a shard.
 
-    Raises ConfigError if `out` is not one tensor with all rows of the shard.
+    Raises ConfigError if `out` is not one tensor with a row for each label of the shard.
     """
     if not isinstance(out, Tensor):
         raise ConfigError(
@@ -88,10 +88,10 @@ def session_loss(function: Callable[..., Any], out: object, shard: Shard, factor
             f"that the loss is of, such as out[0]."
         )
     rows = shard.train_rows
-    if out.dim() == 0 or out.shape[0] != shard.num_rows:
+    if out.shape[:1] != shard.y.shape[:1]:
         picked = " It picks the training rows itself: leave train_mask out." if out.shape[:1] == rows.shape else ""
         raise ConfigError(
-            f"session.loss takes the model's outputs for all {shard.num_rows} rows of the shard, got shape "
+            f"session.loss takes the model's outputs for all {len(shard.y)} owned rows of the shard, got shape "
             f"{tuple(out.shape)}.{picked}"
         )
     return loss_part(function, out[rows], shard.y[rows], factors)

@@ -21,7 +21,7 @@ class NamedInputs(nn.Module):
 
 def test_rows_are_found_by_their_name_wherever_they_stand(small_graph):
     session = join(small_graph)
-    model, _ = session.attach(NamedInputs())
+    model = session.attach(NamedInputs())
     found = session.embeddings()
     with torch.no_grad():
         expected = model.first(small_graph.x, small_graph.edge_index)

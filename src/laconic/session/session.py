@@ -1,8 +1,8 @@
 """Session: Laconic under a training loop of your own. Four lines change in a plain PyG loop:
 
 session = laconic.join("cora.npz")
-model, shard = session.attach(GCN(1433, 16, 2, 7))
-for epoch in session.epochs(200):
+model = session.attach(GCN(1433, 16, 2, 7))
+for epoch, shard in session.epochs(200):
     loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
 """
 
@@ -25,6 +25,7 @@ from laconic.gradients.same_weights import check_same_weights
 from laconic.graph import Graph, GraphChange, Shard
 from laconic.launching.agreement import check_agreement
 from laconic.launching.join import join_ranks
+from laconic.session.epoch import Epoch, check_takes_model_alone
 from laconic.store import Manifest, Store
 from laconic.strategies import parse_strategy, strategy_for
 from laconic.strategies.base import Strategy
@@ -133,14 +134,20 @@ class Session:
     ) -> None:
         self.communicator.transport.__exit__(kind, error, trace)
 
-    def attach(self, model: Model) -> tuple[Model, Shard]:
-        """Hangs the kernels and keyed dropout on `model`, in place, and returns it with the shard to call it on.
+    @property
+    def shard(self) -> Shard:
+        """What this rank trains on now: the shard of the epoch under way, or what `attach` placed before the first."""
+        return self._attached()[1]
 
-        Call it with `shard.x` and `shard.edge_index` themselves: other tensors run PyG's own code, or are refused where
-        ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
+    def attach(self, model: Model) -> Model:
+        """Hangs the kernels and keyed dropout on `model`, in place, and returns it.
+
+        Call it with `shard.x` and `shard.edge_index` of the epoch's shard themselves: other tensors run PyG's own code,
+        or are refused where ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
 
         The same model may be attached again, here or in another session: it is detached first.
         """
+        check_takes_model_alone(sys._getframe(1))
         if model is self._model:
             self.detach()
         release(model)
@@ -151,7 +158,7 @@ class Session:
         self._attachment = self.strategy.attach(model, shard, seed=self._seed)
         self._shard = self._attachment.shard
         self._model = model
-        return model, self._shard
+        return model
 
     def detach(self) -> nn.Module:
         """Gives the model back as it was before `attach`, with the weights that it has now.
@@ -167,16 +174,21 @@ class Session:
         self.strategy = replace(self.strategy)  # type: ignore[type-var]
         return model
 
-    def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yields 1 to `num_epochs`, telling the strategy when each begins."""
+    def epochs(self, num_epochs: int) -> Iterator[Epoch]:
+        """Yields each epoch, 1 to `num_epochs`, with the shard to train on in it."""
         self._attached()
         self.strategy.expect_epochs(num_epochs)
         for epoch in range(1, num_epochs + 1):
-            # Ranks that are in different epochs are told so.
-            self.communicator.ledger.epoch = epoch
-            self.strategy.start_epoch(epoch)
-            self._epoch = epoch
-            yield epoch
+            yield Epoch(epoch, self.start_epoch(epoch))
+
+    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
+        """Moves on to `epoch`, to its step number `step`, and returns the shard to train on in it."""
+        self._attached()
+        # Ranks that are in different epochs are told so.
+        self.communicator.ledger.epoch = epoch
+        self._shard = self.strategy.start_epoch(epoch, step)
+        self._epoch = epoch
+        return self._shard
 
     def loss(self, function: Callable[..., Any], out: Tensor, shard: Shard) -> Tensor:
         """Returns the loss over the training nodes of the whole graph, the same on all ranks.
@@ -188,7 +200,7 @@ class Session:
             function: any loss of torch that takes (out, y): F.cross_entropy, functools.partial(F.cross_entropy,
                 weight=w), nn.CrossEntropyLoss(label_smoothing=0.1); or one of your own that takes (out, y) and returns
                 one number per node, of which the mean is taken.
-            out: the model's outputs for every row of `shard`.
+            out: the model's outputs, a row for each node that this rank owns.
         """
         factors = self.strategy.row_factors
         # Shares of the mean over all training nodes, which are one over their number where all are alike.
