@@ -15,8 +15,8 @@ from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.graph.sampling import NeighbourSampler, epoch_batches
+from laconic.session import Session
 from laconic.specs import split_spec
-from laconic.store import Store
 from laconic.strategies.base import Strategy
 from laconic.trainer.config import Config, TrainingConfig
 
@@ -30,15 +30,13 @@ class Batch:
 
     Args:
         shard: the rows and edges the model is called with.
-        rows: those of its rows that the loss is over.
         num_rows: rows that the loss is a mean over, on all ranks together.
         is_drawn: whether it is a sample, and not what the model is attached to.
         wait_seconds: how long training waited for it.
-        factors: share of each of these rows in the mean over `num_rows`; None: one over `num_rows` for all.
+        factors: what the loss of each training row of a sample is multiplied by; None: 1.
     """
 
     shard: Shard
-    rows: Tensor | slice
     num_rows: int
     is_drawn: bool
     wait_seconds: float = 0.0
@@ -48,10 +46,6 @@ class Batch:
     def is_empty(self) -> bool:
         """Whether this rank has nothing to train on in this step."""
         return self.shard.num_owned == 0
-
-    @property
-    def y(self) -> Tensor:
-        return self.shard.y[self.rows]
 
 
 class Batches(ABC):
@@ -82,7 +76,7 @@ class WholeGraph(Batches):
         self._num_train = num_train
 
     def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
-        yield Batch(shard, shard.train_rows, self._num_train, is_drawn=False)
+        yield Batch(shard, self._num_train, is_drawn=False)
 
 
 @final
@@ -117,8 +111,7 @@ class MiniBatches(Batches):
         try:
             for batch in drawn:
                 waited, before = drawn.wait_seconds, waited
-                own = batch.num_owned
-                yield Batch(batch, slice(0, own), own, is_drawn=True, wait_seconds=waited - before)
+                yield Batch(batch, batch.num_owned, is_drawn=True, wait_seconds=waited - before)
         finally:
             drawn.close()
 
@@ -178,22 +171,20 @@ class RankBatches(Batches):
         try:
             for step, batch in enumerate(drawn, start=start_step):
                 waited, before = drawn.wait_seconds, waited
-                num_rows = self._num_rows[step]
                 factors = None
                 if factor_of is not None:
                     factors = factor_of[torch.searchsorted(self._ids, batch.node_ids[: batch.num_owned])]
-                    factors = factors * (self._num_train / num_rows)
-                yield Batch(batch, slice(0, batch.num_owned), num_rows, True, waited - before, factors)
+                yield Batch(batch, self._num_rows[step], True, waited - before, factors)
         finally:
             drawn.close()
 
     def _factors(self, whole: Shard) -> Tensor | None:
-        """Returns the factors of this rank's training rows, by rising id."""
-        factors = self._strategy.row_factors
-        if factors is None:
+        """Returns what the losses of this rank's training rows are multiplied by, by rising id."""
+        shares = self._strategy.row_factors
+        if shares is None:
             return None
         self._ids, order = torch.sort(whole.node_ids[self._rows])
-        return factors[order]
+        return shares[order] * self._num_train
 
 
 def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int | None) -> None:
@@ -223,21 +214,14 @@ def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int
         )
 
 
-def choose_batches(
-    config: Config,
-    data: Graph | Store,
-    shard: Shard,
-    strategy: Strategy,
-    communicator: Communicator,
-    *,
-    num_hops: int | None,
-) -> Batches:
+def choose_batches(config: Config, session: Session, placed: Shard, *, num_hops: int | None) -> Batches:
     """Returns the batches that the configuration asks for.
 
     Args:
+        placed: what this rank holds of the graph.
         num_hops: how many hops the model looks; None where it is not known, as of a model of the user's own.
     """
-    training = config.training
+    training, strategy = config.training, session.strategy
     if not training.batch_size:
         return WholeGraph(strategy.num_train)
     check_batches(training, strategy, num_hops=num_hops)
@@ -246,16 +230,16 @@ def choose_batches(
     if strategy.draws_batches:
         return RankBatches(
             strategy,
-            shard.train_rows,
-            communicator,
+            placed.train_rows,
+            session.communicator,
             batch_size=training.batch_size,
             fanouts=fanouts,
             seed=training.seed,
             num_workers=config.run.batch_workers,
         )
-    assert isinstance(data, Graph)
+    assert isinstance(session.data, Graph)
     return MiniBatches(
-        data,
+        session.data,
         batch_size=training.batch_size,
         fanouts=fanouts,
         seed=training.seed,

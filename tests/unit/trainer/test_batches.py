@@ -23,7 +23,7 @@ def test_the_whole_graph_is_one_step_over_all_training_rows(small_graph):
     (batch,) = whole.of_epoch(1, shard)
     assert whole.num_steps == 1
     assert batch.shard is shard
-    assert torch.equal(batch.y, small_graph.y[small_graph.train_mask])
+    assert not batch.is_drawn
     assert batch.num_rows == int(small_graph.train_mask.sum())
 
 
@@ -47,7 +47,9 @@ def test_an_epoch_can_be_taken_up_at_any_step(batches):
 def test_labels_and_features_are_those_of_the_nodes(batches, small_graph):
     for batch in batches.of_epoch(1, None):
         ids = batch.shard.node_ids
-        assert torch.equal(batch.y, small_graph.y[ids[: batch.num_rows]])
+        assert batch.is_drawn
+        assert batch.shard.train_rows.tolist() == list(range(batch.num_rows))
+        assert torch.equal(batch.shard.y, small_graph.y[ids])
         assert torch.equal(batch.shard.x, small_graph.x[ids])
 
 

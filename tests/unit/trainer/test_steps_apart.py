@@ -63,7 +63,7 @@ def test_a_rank_that_diverges_ends_all_of_them(at_epoch, what, tmp_path, graph, 
 
     def spoil(run, batch):
         loss = train_step(run, batch)
-        if run.members.communicator.rank != 1 or run.state.epoch + 1 != at_epoch:
+        if run.session.rank != 1 or run.state.epoch + 1 != at_epoch:
             return loss
         if what == "weight":
             next(run.model.parameters()).data.fill_(torch.inf)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from laconic.errors import ConfigError
 from laconic.graph import Shard
-from laconic.trainer.loss_function import LossFunction
+from laconic.session.loss_function import LossFunction
 
 # Shapes: R rows, C classes or labels
 
@@ -105,9 +105,9 @@ def usual_loss(y: Tensor) -> Callable[..., Tensor]:
     return F.cross_entropy if y.dim() == 1 else F.binary_cross_entropy_with_logits
 
 
-def nothing(model: nn.Module) -> LossPart:
-    """Returns the part of a rank that has no rows in a step in which others have some."""
-    return LossPart(torch.stack([parameter.sum() * 0 for parameter in model.parameters()]).sum(), 0.0)
+def nothing(model: nn.Module) -> Tensor:
+    """Returns the total of a rank that has no rows in a step in which others have some: 0, with gradients."""
+    return torch.stack([parameter.sum() * 0 for parameter in model.parameters()]).sum()
 
 
 def _losses(loss: LossFunction, out: Tensor, y: Tensor, factors: Tensor | None) -> Tensor:

@@ -16,10 +16,10 @@ from torch_geometric.nn import Linear, MessagePassing
 from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
+from laconic.session.by_node import gather_by_node
+from laconic.session.evaluate import whole_graph_logits
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.trainer.by_node import gather_by_node
-from laconic.trainer.evaluate import whole_graph_logits
 
 # Shapes: N nodes, D values of an embedding
 

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCN
 import laconic
 from laconic.errors import ConfigError, RankFailedError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "plain_loop.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "plain_loop.py"
 
 
 def test_the_example_learns_and_differs_from_a_plain_loop_by_five_lines(capsys):

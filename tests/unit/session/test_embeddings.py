@@ -1,4 +1,4 @@
-"""Which rows are the embeddings. That ranks give the rows of one process: tests/unit/test_session_outputs.py."""
+"""Which rows are the embeddings. That ranks give the rows of one process: test_session_outputs.py."""
 
 import numpy as np
 import torch
