@@ -47,7 +47,6 @@ class Session:
         """How `place` prepared the features; None: they are as they were."""
         self._seed = seed
         self._shard: Shard | None = None
-        self._model: nn.Module | None = None
         self._attachment: Attachment | None = None
         self._epoch = 0
 
@@ -82,7 +81,7 @@ class Session:
     @property
     def model(self) -> nn.Module:
         """The model that is attached."""
-        return self._attached()[0]
+        return self._attached()[0].model
 
     @property
     def shard(self) -> Shard:
@@ -127,7 +126,7 @@ class Session:
             placed: what `place` returned, if the model was placed and checked already.
         """
         check_takes_model_alone(sys._getframe(1))
-        if model is self._model:
+        if self._attachment is not None and model is self._attachment.model:
             self.detach()
         release(model)
         if placed is None:
@@ -135,7 +134,6 @@ class Session:
             self.check(model, placed)
         self._attachment = self.strategy.attach(model, placed, seed=self._seed)
         self._shard = self._attachment.shard
-        self._model = model
         return model
 
     def detach(self) -> nn.Module:
@@ -144,13 +142,11 @@ class Session:
         It then runs PyG's own code, on any graph. The next model begins with the graph as it was joined. All ranks call
         it together.
         """
-        model, _ = self._attached()
-        if self._attachment is not None:
-            self._attachment.detach()
-        self._attachment = self._model = self._shard = None
+        attachment, _ = self._attached()
+        self._attachment = self._shard = None
         # The settings alone: members are dataclasses, whose other fields belong to the model that was.
         self.strategy = replace(self.strategy)  # type: ignore[type-var]
-        return model
+        return attachment.detach()
 
     def epochs(self, num_epochs: int) -> Iterator[Epoch]:
         """Yields each epoch, 1 to `num_epochs`, with the shard to train on in it."""
@@ -205,8 +201,8 @@ class Session:
         Args:
             metric: "accuracy", "micro_f1" or "roc_auc"; "auto" is accuracy, or micro_f1 for a multi-label task.
         """
-        model, shard = self._attached()
-        scores = Evaluation(metric, shard, self.communicator)(model)
+        model = self.model
+        scores = Evaluation(metric, self.shard, self.communicator)(model)
         # After it: strategies that keep parts of the model apart have put them together for the scores.
         check_same_weights(model, self.communicator, phase="evaluation", consequence=", so its scores mean nothing")
         return scores
@@ -216,12 +212,11 @@ class Session:
 
         All ranks call it together. Rank 0 gets the predictions, and the others get empty ones.
         """
-        model, shard = self._attached()
         return gather_predictions(
             self.communicator,
             self.data,
-            shard,
-            whole_graph_logits(model, shard),
+            self.shard,
+            whole_graph_logits(self.model, self.shard),
             is_multilabel=self.about.is_multilabel,
             epoch=self._epoch,
             class_names=self.about.class_names or (),
@@ -236,10 +231,9 @@ class Session:
             layer: a submodule such as "convs.0", whose outputs are wanted. By default the rows that enter the last
                 convolution or linear layer that has weights.
         """
-        model, shard = self._attached()
-        return embeddings(model, self.data, shard, self.communicator, layer)
+        return embeddings(self.model, self.data, self.shard, self.communicator, layer)
 
-    def _attached(self) -> tuple[nn.Module, Shard]:
-        if self._model is None or self._shard is None:
+    def _attached(self) -> tuple[Attachment, Shard]:
+        if self._attachment is None or self._shard is None:
             raise ConfigError("There is no model in this session yet. Call session.attach(model) first.")
-        return self._model, self._shard
+        return self._attachment, self._shard

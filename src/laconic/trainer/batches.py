@@ -4,8 +4,10 @@ Both give Batches in an order that depends on (seed, epoch) alone, so a run can 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
-from laconic.graph.sampling import NeighbourSampler, epoch_batches
+from laconic.graph.sampling import BatchStream, NeighbourSampler, epoch_batches
 from laconic.session import Session
 from laconic.specs import split_spec
 from laconic.strategies.base import Strategy
@@ -92,28 +94,14 @@ class MiniBatches(Batches):
     def __init__(
         self, graph: Graph, *, batch_size: int, fanouts: tuple[int, ...], seed: int, num_workers: int = 1
     ) -> None:
-        self._rows = graph.train_mask.nonzero().squeeze(1)
-        self._sampler = NeighbourSampler(graph, fanouts, seed=seed)
-        self._batch_size = batch_size
-        self._num_workers = num_workers
-        self.num_steps = -(-len(self._rows) // batch_size)
+        rows, sampler = graph.train_mask.nonzero().squeeze(1), NeighbourSampler(graph, fanouts, seed=seed)
+        self._draw = partial(epoch_batches, sampler, rows, batch_size=batch_size, num_workers=num_workers)
+        self.num_steps = -(-len(rows) // batch_size)
 
     def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
-        drawn = epoch_batches(
-            self._sampler,
-            self._rows,
-            batch_size=self._batch_size,
-            epoch=epoch,
-            start_step=start_step,
-            num_workers=self._num_workers,
-        )
-        waited = 0.0
-        try:
-            for batch in drawn:
-                waited, before = drawn.wait_seconds, waited
-                yield Batch(batch, batch.num_owned, is_drawn=True, wait_seconds=waited - before)
-        finally:
-            drawn.close()
+        with closing(self._draw(epoch=epoch, start_step=start_step)) as drawn:
+            for batch, waited in _with_waits(drawn):
+                yield Batch(batch, batch.num_owned, is_drawn=True, wait_seconds=waited)
 
 
 @final
@@ -142,7 +130,7 @@ class RankBatches(Batches):
         self._strategy = strategy
         strategy.expect_batches()
         self._rows = train_rows
-        self._batch_size, self._num_workers = batch_size, num_workers
+        self._draw = partial(epoch_batches, rows=train_rows, batch_size=batch_size, num_workers=num_workers)
         self._fanouts, self._seed = fanouts, seed
         with communicator.ledger.phase("setup"):
             counts = communicator.all_gather(torch.tensor([len(train_rows)])).flatten()
@@ -158,25 +146,13 @@ class RankBatches(Batches):
         whole = self._strategy.drawn_from
         sampler = NeighbourSampler(whole, self._fanouts, seed=self._seed)
         factor_of = self._factors(whole)
-        drawn = epoch_batches(
-            sampler,
-            self._rows,
-            batch_size=self._batch_size,
-            num_batches=self.num_steps,
-            epoch=epoch,
-            start_step=start_step,
-            num_workers=self._num_workers,
-        )
-        waited = 0.0
-        try:
-            for step, batch in enumerate(drawn, start=start_step):
-                waited, before = drawn.wait_seconds, waited
+        drawn = self._draw(sampler, num_batches=self.num_steps, epoch=epoch, start_step=start_step)
+        with closing(drawn):
+            for step, (batch, waited) in enumerate(_with_waits(drawn), start=start_step):
                 factors = None
                 if factor_of is not None:
                     factors = factor_of[torch.searchsorted(self._ids, batch.node_ids[: batch.num_owned])]
-                yield Batch(batch, self._num_rows[step], True, waited - before, factors)
-        finally:
-            drawn.close()
+                yield Batch(batch, self._num_rows[step], True, waited, factors)
 
     def _factors(self, whole: Shard) -> Tensor | None:
         """Returns what the losses of this rank's training rows are multiplied by, by rising id."""
@@ -185,6 +161,14 @@ class RankBatches(Batches):
             return None
         self._ids, order = torch.sort(whole.node_ids[self._rows])
         return shares[order] * self._num_train
+
+
+def _with_waits(drawn: BatchStream) -> Iterator[tuple[Shard, float]]:
+    """Yields each batch with the seconds that training waited for it."""
+    before = 0.0
+    for batch in drawn:
+        yield batch, drawn.wait_seconds - before
+        before = drawn.wait_seconds
 
 
 def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int | None) -> None:

@@ -19,7 +19,6 @@ from laconic.session.data import describe_data, describe_split, open_data
 from laconic.session.evaluate import Evaluation
 from laconic.store import Store
 from laconic.strategies import parse_strategy
-from laconic.strategies.base import Strategy
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import model_name
@@ -62,30 +61,30 @@ def prepared_members(
 def _build_members(
     config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator, display: Display
 ) -> Members:
-    training = config.training
-    strategy = parse_strategy(training.strategy)
-    source, undirected = config.data.source, config.data.undirected
+    training, source = config.training, config.data.source
     data: Graph | Store
     if graph is None:
         display.phase(f"Loading {source}")
-        data = open_data(source, communicator.num_ranks, undirected=undirected)
+        data = open_data(source, communicator.num_ranks, undirected=config.data.undirected)
     else:
         data = graph
     inputs = describe_data(data, source if graph is None else None)
     # Before anything is shared out: parts of different graphs do not fit together.
     check_agreement(communicator, {f"data.{key}": str(value) for key, value in inputs.items()})
-    session = Session(data, strategy, training.seed, communicator)
+    session = Session(data, parse_strategy(training.strategy), training.seed, communicator)
+    # The session may replace it by one with features that are prepared.
+    del data
     num_hops = config.model.num_hops if model is None else None
     name = model_name(config) if model is None else type(model).__name__
     if model is None:
         model = build_model(
             config.model, num_features=session.num_features, num_classes=session.num_classes, seed=training.seed
         )
-    display.phase(_placing(data, strategy, communicator.num_ranks))
+    display.phase(_placing(session))
     placed = session.place(model, normalise=config.data.normalise_features)
     display.phase(f"Checking that {training.strategy} can train the model")
     session.check(model, placed)
-    strategy.expect_epochs(training.epochs)
+    session.strategy.expect_epochs(training.epochs)
     about = session.about
     logger.info(
         "%s: %s nodes, %s edges, %s features, %s classes. Split: %s. %s: %s parameters.",
@@ -109,10 +108,11 @@ def _build_members(
     return members
 
 
-def _placing(data: Graph | Store, strategy: Strategy, num_ranks: int) -> str:
+def _placing(session: Session) -> str:
+    data, num_ranks = session.data, session.communicator.num_ranks
     if num_ranks == 1:
         return "Preparing the graph"
     if isinstance(data, Store):
         return f"Reading this rank's part of {num_ranks}, and finding neighbours on other ranks"
-    how = getattr(strategy, "partitioner", "auto")
+    how = getattr(session.strategy, "partitioner", "auto")
     return f"Dividing {format_count(data.num_nodes)} nodes among {num_ranks} ranks with the partitioner {how}"
