@@ -4,7 +4,7 @@ Both give Batches in an order that depends on (seed, epoch) alone, so a run can 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -211,19 +211,13 @@ def choose_batches(config: Config, session: Session, placed: Shard, *, num_hops:
     check_batches(training, strategy, num_hops=num_hops)
     # A model that looks at no neighbour gets one that it does not look at.
     fanouts = training.fanouts or (DEFAULT_FANOUT,) * (num_hops or 0) or (1,)
+    build: Callable[..., Batches]
     if strategy.draws_batches:
-        return RankBatches(
-            strategy,
-            placed.train_rows,
-            session.communicator,
-            batch_size=training.batch_size,
-            fanouts=fanouts,
-            seed=training.seed,
-            num_workers=config.run.batch_workers,
-        )
-    assert isinstance(session.data, Graph)
-    return MiniBatches(
-        session.data,
+        build = partial(RankBatches, strategy, placed.train_rows, session.communicator)
+    else:
+        assert isinstance(session.data, Graph)
+        build = partial(MiniBatches, session.data)
+    return build(
         batch_size=training.batch_size,
         fanouts=fanouts,
         seed=training.seed,
