@@ -36,8 +36,8 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
 from laconic.graph import Graph, GraphChange
+from laconic.session.evaluate import Evaluation
 from laconic.strategies import parse_strategy
-from laconic.trainer.evaluate import Evaluation
 
 FULL, OURS, FEEDBACK = "full", "ours", "feedback"
 EPOCHS, NUM_RANKS, DROPOUT = 100, 4, 0.5

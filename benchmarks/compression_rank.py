@@ -22,9 +22,9 @@ from laconic.datasets import load
 from laconic.graph import Graph
 from laconic.launching.join import join_ranks
 from laconic.models import build_model, parse_model
+from laconic.session.evaluate import Evaluation
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
-from laconic.trainer.evaluate import Evaluation
 from laconic.trainer.warm_up import warm_up_model
 
 SCORED_EVERY = 2

@@ -18,11 +18,11 @@ from laconic.datasets import load
 from laconic.graph import Graph, Shard
 from laconic.models import build_model, parse_model
 from laconic.partitioners import PARTITIONERS, assign_parts
+from laconic.session.data import prepare_features
+from laconic.session.evaluate import Evaluation
 from laconic.specs import parse_spec
 from laconic.strategies import parse_strategy
 from laconic.strategies.base import Strategy
-from laconic.trainer.data import prepare_features
-from laconic.trainer.evaluate import Evaluation
 
 Numbers = dict[str, float]
 SCORED_EVERY = 5

@@ -83,10 +83,10 @@ def _train_rank(
         torch.set_num_threads(1)
     # Not `join`, which would compare a checksum of the graph between ranks that share it.
     session = Session(graph, parse_strategy(strategy), seed, Communicator(transport, Ledger(transport.rank)))
-    model, shard = session.attach(models[transport.rank])
+    model = session.attach(models[transport.rank])
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
     curve = Curve()
-    for epoch in session.epochs(recipe.epochs):
+    for epoch, shard in session.epochs(recipe.epochs):
         model.train()
         loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
         optimizer.zero_grad()
@@ -114,9 +114,9 @@ def first_gradients(graph: Graph, strategy: str, num_ranks: int, model: str) -> 
 
     def run(transport: Transport) -> list[torch.Tensor]:
         session = Session(graph, parse_strategy(strategy), 0, Communicator(transport, Ledger(transport.rank)))
-        model, shard = session.attach(copies[transport.rank])
+        model = session.attach(copies[transport.rank])
         gradients = []
-        for _ in session.epochs(_sweep_length(session.strategy)):
+        for _, shard in session.epochs(_sweep_length(session.strategy)):
             model.zero_grad()
             session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard).backward()
             gradients.append(torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()]))

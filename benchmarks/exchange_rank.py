@@ -26,9 +26,9 @@ from laconic.graph import Graph
 from laconic.launching.join import join_ranks
 from laconic.models import parse_model
 from laconic.records import LedgerRecord
+from laconic.session.objective import loss_part, usual_loss
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
-from laconic.trainer.objective import loss_part, usual_loss
 from laconic.trainer.warm_up import warm_up_model
 
 STRATEGY = "exchange"

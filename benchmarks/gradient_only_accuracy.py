@@ -35,8 +35,8 @@ from harness import Benchmark, Target, console, difference, make_table
 from laconic.datasets import load
 from laconic.graph import Graph
 from laconic.partitioners import PARTITIONERS, assign_parts
+from laconic.session.data import prepare_features
 from laconic.specs import parse_spec
-from laconic.trainer.data import prepare_features
 
 SINGLE, ISOLATED, DEFAULT = "single", "isolated", "remembered"
 OPTIONS = {

@@ -26,11 +26,11 @@ from laconic.comm.gather import gather_texts
 from laconic.launching.join import join_ranks
 from laconic.models import build_model, parse_model
 from laconic.records import LedgerRecord
+from laconic.session.objective import loss_part, usual_loss
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
 from laconic.strategies.gradient_only import GradientOnly
 from laconic.strategies.grappa import Grappa
-from laconic.trainer.objective import loss_part, usual_loss
 from laconic.trainer.warm_up import warm_up_model
 
 # Of a turn: the first after a refresh and three that are like all others; fewer where only the switch is of interest.

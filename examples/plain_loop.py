@@ -18,9 +18,9 @@ def main(source: str = "sbm", num_epochs: int = 30) -> dict[str, float]:
     session = laconic.join(source)  # +
     torch.manual_seed(0)
     model = GraphSAGE(session.num_features, 64, num_layers=2, out_channels=session.num_classes, dropout=0.5)
-    model, shard = session.attach(model)  # +
+    model = session.attach(model)  # +
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for epoch in session.epochs(num_epochs):  # +
+    for epoch, shard in session.epochs(num_epochs):  # +
         out = model(shard.x, shard.edge_index)
         loss = session.loss(F.cross_entropy, out, shard)  # +
         optimizer.zero_grad()

@@ -11,8 +11,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "laconic"
 ROWS = [
     {"__main__"},
     {"cli"},
-    {"session"},
     {"trainer", "lab"},
+    {"session"},
     {"strategies"},
     {"papers"},
     {"cached"},

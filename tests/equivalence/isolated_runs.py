@@ -19,10 +19,10 @@ from laconic.comm.transport.local import LocalTransport
 from laconic.graph import Graph
 from laconic.partitioners import PARTITIONERS, assign_parts
 from laconic.records import CoverageRecord, LedgerRecord
+from laconic.session.objective import loss_part, usual_loss
 from laconic.specs import parse_spec
 from laconic.store import Store
 from laconic.strategies import parse_strategy
-from laconic.trainer.objective import loss_part, usual_loss
 
 LR = 0.01
 

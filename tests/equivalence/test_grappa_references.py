@@ -15,7 +15,7 @@ from tests.equivalence.test_gradient_only_references import STACKS
 from torch_geometric.utils import subgraph
 
 from laconic.papers.grappa.sweep import plan_sweep
-from laconic.sharded.placement import ChunkMap
+from laconic.sharded.chunk_map import ChunkMap
 
 # What is missing is missing: (settings, chunks, ranks, variable).
 SHAPES = [(3, 3, 1), (4, 4, 2), (5, 2, 2), (2, 2, 0)]

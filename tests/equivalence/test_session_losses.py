@@ -38,10 +38,10 @@ def plain(function, graph, model):
 def in_session(function, graph, model, strategy, communicator):
     """Loss, gradients, and traffic as predicted and as counted, of one step of one rank."""
     session = laconic.join(graph, strategy=strategy, communicator=communicator)
-    model, shard = session.attach(copy.deepcopy(model))
+    model = session.attach(copy.deepcopy(model))
     predicted = session.strategy.predict_traffic(model)
     communicator.ledger.take(0)
-    for _ in session.epochs(1):
+    for _, shard in session.epochs(1):
         loss = session.loss(function, model(shard.x, shard.edge_index), shard)
         loss.backward()
     rows = communicator.ledger.take(1)
@@ -109,8 +109,8 @@ def test_weights_go_along_where_nodes_are_weighted_by_coverage(make_graph, on_ra
 
     def run(communicator):
         session = laconic.join(graph, strategy=strategy, communicator=communicator)
-        mine, shard = session.attach(copy.deepcopy(model))
-        for _ in session.epochs(1):
+        mine = session.attach(copy.deepcopy(model))
+        for _, shard in session.epochs(1):
             out = mine(shard.x, shard.edge_index)
             loss = session.loss(partial(F.cross_entropy, weight=W), out, shard)
         rows, factors = shard.train_rows, session.strategy.row_factors
@@ -128,7 +128,7 @@ def test_weights_go_along_where_nodes_are_weighted_by_coverage(make_graph, on_ra
     [
         (F.cross_entropy, lambda out, shard: out[shard.train_mask], "It picks the training rows itself"),
         (F.cross_entropy, lambda out, shard: (out, out), r"as one tensor, got a tuple.*such as out\[0\]"),
-        (F.cross_entropy, lambda out, shard: out.sum(), r"for all \d+ rows of the shard, got shape \(\)"),
+        (F.cross_entropy, lambda out, shard: out.sum(), r"for all \d+ owned rows of the shard, got shape \(\)"),
         (lambda out, y: F.cross_entropy(out, y), lambda out, shard: out, "returns one number for all nodes together"),
         (F.mse_loss, lambda out, shard: out[:, :1], r"Give out.squeeze\(1\)"),
     ],
@@ -139,7 +139,8 @@ def test_what_is_no_loss_is_refused_before_anything_is_sent(function, pick, word
 
     def refused(communicator):
         session = laconic.join(graph, communicator=communicator)
-        mine, shard = session.attach(copy.deepcopy(model))
+        mine = session.attach(copy.deepcopy(model))
+        shard = session.shard
         out = mine(shard.x, shard.edge_index)
         communicator.ledger.take(0)
         with pytest.raises(ConfigError, match=words):

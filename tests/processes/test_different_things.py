@@ -31,7 +31,8 @@ ADVICE = "All ranks have to call the model, session.loss, backward and session.e
 def begin(session: Session) -> Callable[[], None]:
     """Returns what trains a step."""
     graph = session.data
-    model, shard = session.attach(GCN(graph.num_features, 8, 2, graph.num_classes).double())
+    model = session.attach(GCN(graph.num_features, 8, 2, graph.num_classes).double())
+    shard = session.shard
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step() -> None:
@@ -45,7 +46,7 @@ def begin(session: Session) -> Callable[[], None]:
 
 def only_rank_0_evaluates(session: Session) -> None:
     step = begin(session)
-    for epoch in session.epochs(4):
+    for epoch, _ in session.epochs(4):
         step()
         if epoch == 2 and session.rank == 0:
             session.evaluate()
@@ -70,7 +71,7 @@ def rank_1_trains_a_step_more(session: Session) -> None:
 def rank_1_skips_an_epoch(session: Session) -> None:
     """The same operations in the same order, for different epochs: wrong, and nothing else would show it."""
     step = begin(session)
-    for epoch in session.epochs(4):
+    for epoch, _ in session.epochs(4):
         if epoch == 2 and session.rank == 1:
             continue
         step()
@@ -78,7 +79,7 @@ def rank_1_skips_an_epoch(session: Session) -> None:
 
 def rank_1_breaks_out(session: Session) -> None:
     step = begin(session)
-    for epoch in session.epochs(4):
+    for epoch, _ in session.epochs(4):
         step()
         if epoch == 2 and session.rank == 1:
             break

@@ -14,9 +14,9 @@ def forget(environment: Environment) -> None:
     torch.set_num_threads(1)
     with connect(environment, timeout=60.0) as transport:
         session = laconic.join(make_graph(), communicator=Communicator(transport, Ledger(transport.rank)))
-        model, shard = session.attach(GCN(IN, 8, 2, OUT).double())
+        model = session.attach(GCN(IN, 8, 2, OUT).double())
         optimizer = torch.optim.Adam(model.parameters())
-        for _ in session.epochs(3):
+        for _, shard in session.epochs(3):
             out = model(shard.x, shard.edge_index)
             optimizer.zero_grad()
             F.cross_entropy(out[shard.train_mask], shard.y[shard.train_mask]).backward()

@@ -29,10 +29,10 @@ class Net(torch.nn.Module):
 def train(source, weight):
     graph = laconic.load(source)
     session = laconic.join(dataclasses.replace(graph, x=graph.x.double()))
-    model, shard = session.attach(Net(session.num_features, session.num_classes).double())
+    model = session.attach(Net(session.num_features, session.num_classes).double())
     model.conv.lin.weight.data[:] = weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for epoch in session.epochs(2):
+    for epoch, shard in session.epochs(2):
         loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
         optimizer.zero_grad()
         loss.backward()

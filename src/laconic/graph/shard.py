@@ -22,7 +22,10 @@ class Shard:
     nodes whose rows have to be fetched from there.
 
     Args:
-        x, y, train_mask, val_mask, test_mask: as in Graph, for the rows held here.
+        x: features of the rows held here, as in Graph: the owned rows, and behind them rows of other nodes that are
+            computed here too, where there are such.
+        y, train_mask, val_mask, test_mask: as in Graph, for the rows that the model gives outputs for: the owned ones
+            of a rank, all of a mini-batch.
         edge_index: source and destination rows of each edge, int64, (2, E).
         adjacency: the same edges in compressed rows; the kernels work on this one.
         node_ids: id of each row in the whole graph, int64, (N,): random masks are keyed by it.

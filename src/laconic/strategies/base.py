@@ -1,7 +1,7 @@
 """What a strategy is: how ranks learn one model together. This docstring is the contract.
 
-A member is a dataclass whose init fields are its settings, so that its spec is a text such as "single". The trainer
-uses it in this order, on every rank:
+A member is a dataclass whose init fields are its settings, so that its spec is a text such as "single". A session
+(`session/session.py`) uses it in this order, on every rank:
 
     shard = strategy.place(graph, communicator)     # what this rank holds of the graph
     strategy.check(model, shard)                    # refuses, before anything is built, what it cannot train

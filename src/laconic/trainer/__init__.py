@@ -4,8 +4,9 @@ from laconic.trainer import Config, start
 summary = start(Config())
 """
 
+from laconic.session.predictions import Predictions
 from laconic.trainer.config import Config, DataConfig, RunConfig, TrainingConfig
-from laconic.trainer.predict import Predictions, predict, write_predictions
+from laconic.trainer.predict import predict, write_predictions
 from laconic.trainer.start import resume, start
 from laconic.trainer.summary import Summary
 

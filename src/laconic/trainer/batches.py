@@ -4,8 +4,10 @@ Both give Batches in an order that depends on (seed, epoch) alone, so a run can 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -14,9 +16,9 @@ from torch import Tensor
 from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
-from laconic.graph.sampling import NeighbourSampler, epoch_batches
+from laconic.graph.sampling import BatchStream, NeighbourSampler, epoch_batches
+from laconic.session import Session
 from laconic.specs import split_spec
-from laconic.store import Store
 from laconic.strategies.base import Strategy
 from laconic.trainer.config import Config, TrainingConfig
 
@@ -30,26 +32,22 @@ class Batch:
 
     Args:
         shard: the rows and edges the model is called with.
-        rows: those of its rows that the loss is over.
         num_rows: rows that the loss is a mean over, on all ranks together.
+        is_drawn: whether it is a sample, and not what the model is attached to.
         wait_seconds: how long training waited for it.
-        factors: share of each of these rows in the mean over `num_rows`; None: one over `num_rows` for all.
+        factors: what the loss of each training row of a sample is multiplied by; None: 1.
     """
 
     shard: Shard
-    rows: Tensor | slice
     num_rows: int
+    is_drawn: bool
     wait_seconds: float = 0.0
     factors: Tensor | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether this rank has nothing to train on in this step."""
-        return self.shard.num_rows == 0
-
-    @property
-    def y(self) -> Tensor:
-        return self.shard.y[self.rows]
+        return self.shard.num_owned == 0
 
 
 class Batches(ABC):
@@ -59,8 +57,12 @@ class Batches(ABC):
     """Steps per epoch."""
 
     @abstractmethod
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        """Yields the batches of `epoch`, without the first `start_step` of them. Close it if it is left early."""
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
+        """Yields the batches of `epoch`, without the first `start_step` of them. Close it if it is left early.
+
+        Args:
+            shard: what this rank trains on in this epoch.
+        """
 
 
 @final
@@ -68,16 +70,15 @@ class WholeGraph(Batches):
     """One step per epoch, over every training row.
 
     Args:
-        shard: the graph, or a rank's share of it.
         num_train: training rows of all ranks.
     """
 
-    def __init__(self, shard: Shard, num_train: int) -> None:
+    def __init__(self, num_train: int) -> None:
         self.num_steps = 1
-        self._batch = Batch(shard, shard.train_rows, num_train)
+        self._num_train = num_train
 
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        yield self._batch
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
+        yield Batch(shard, self._num_train, is_drawn=False)
 
 
 @final
@@ -93,28 +94,14 @@ class MiniBatches(Batches):
     def __init__(
         self, graph: Graph, *, batch_size: int, fanouts: tuple[int, ...], seed: int, num_workers: int = 1
     ) -> None:
-        self._rows = graph.train_mask.nonzero().squeeze(1)
-        self._sampler = NeighbourSampler(graph, fanouts, seed=seed)
-        self._batch_size = batch_size
-        self._num_workers = num_workers
-        self.num_steps = -(-len(self._rows) // batch_size)
+        rows, sampler = graph.train_mask.nonzero().squeeze(1), NeighbourSampler(graph, fanouts, seed=seed)
+        self._draw = partial(epoch_batches, sampler, rows, batch_size=batch_size, num_workers=num_workers)
+        self.num_steps = -(-len(rows) // batch_size)
 
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        drawn = epoch_batches(
-            self._sampler,
-            self._rows,
-            batch_size=self._batch_size,
-            epoch=epoch,
-            start_step=start_step,
-            num_workers=self._num_workers,
-        )
-        waited = 0.0
-        try:
-            for shard in drawn:
-                waited, before = drawn.wait_seconds, waited
-                yield Batch(shard, slice(0, shard.num_owned), shard.num_owned, waited - before)
-        finally:
-            drawn.close()
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
+        with closing(self._draw(epoch=epoch, start_step=start_step)) as drawn:
+            for batch, waited in _with_waits(drawn):
+                yield Batch(batch, batch.num_owned, is_drawn=True, wait_seconds=waited)
 
 
 @final
@@ -143,7 +130,7 @@ class RankBatches(Batches):
         self._strategy = strategy
         strategy.expect_batches()
         self._rows = train_rows
-        self._batch_size, self._num_workers = batch_size, num_workers
+        self._draw = partial(epoch_batches, rows=train_rows, batch_size=batch_size, num_workers=num_workers)
         self._fanouts, self._seed = fanouts, seed
         with communicator.ledger.phase("setup"):
             counts = communicator.all_gather(torch.tensor([len(train_rows)])).flatten()
@@ -155,39 +142,33 @@ class RankBatches(Batches):
         self._num_rows = parts.sum(1).tolist()
         self._num_train = int(counts.sum())
 
-    def of_epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+    def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
         whole = self._strategy.drawn_from
         sampler = NeighbourSampler(whole, self._fanouts, seed=self._seed)
         factor_of = self._factors(whole)
-        drawn = epoch_batches(
-            sampler,
-            self._rows,
-            batch_size=self._batch_size,
-            num_batches=self.num_steps,
-            epoch=epoch,
-            start_step=start_step,
-            num_workers=self._num_workers,
-        )
-        waited = 0.0
-        try:
-            for step, shard in enumerate(drawn, start=start_step):
-                waited, before = drawn.wait_seconds, waited
-                num_rows = self._num_rows[step]
+        drawn = self._draw(sampler, num_batches=self.num_steps, epoch=epoch, start_step=start_step)
+        with closing(drawn):
+            for step, (batch, waited) in enumerate(_with_waits(drawn), start=start_step):
                 factors = None
                 if factor_of is not None:
-                    factors = factor_of[torch.searchsorted(self._ids, shard.node_ids[: shard.num_owned])]
-                    factors = factors * (self._num_train / num_rows)
-                yield Batch(shard, slice(0, shard.num_owned), num_rows, waited - before, factors)
-        finally:
-            drawn.close()
+                    factors = factor_of[torch.searchsorted(self._ids, batch.node_ids[: batch.num_owned])]
+                yield Batch(batch, self._num_rows[step], True, waited, factors)
 
     def _factors(self, whole: Shard) -> Tensor | None:
-        """Returns the factors of this rank's training rows, by rising id."""
-        factors = self._strategy.row_factors
-        if factors is None:
+        """Returns what the losses of this rank's training rows are multiplied by, by rising id."""
+        shares = self._strategy.row_factors
+        if shares is None:
             return None
         self._ids, order = torch.sort(whole.node_ids[self._rows])
-        return factors[order]
+        return shares[order] * self._num_train
+
+
+def _with_waits(drawn: BatchStream) -> Iterator[tuple[Shard, float]]:
+    """Yields each batch with the seconds that training waited for it."""
+    before = 0.0
+    for batch in drawn:
+        yield batch, drawn.wait_seconds - before
+        before = drawn.wait_seconds
 
 
 def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int | None) -> None:
@@ -217,39 +198,26 @@ def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int
         )
 
 
-def choose_batches(
-    config: Config,
-    data: Graph | Store,
-    shard: Shard,
-    strategy: Strategy,
-    communicator: Communicator,
-    *,
-    num_hops: int | None,
-) -> Batches:
+def choose_batches(config: Config, session: Session, placed: Shard, *, num_hops: int | None) -> Batches:
     """Returns the batches that the configuration asks for.
 
     Args:
+        placed: what this rank holds of the graph.
         num_hops: how many hops the model looks; None where it is not known, as of a model of the user's own.
     """
-    training = config.training
+    training, strategy = config.training, session.strategy
     if not training.batch_size:
-        return WholeGraph(shard, strategy.num_train)
+        return WholeGraph(strategy.num_train)
     check_batches(training, strategy, num_hops=num_hops)
     # A model that looks at no neighbour gets one that it does not look at.
     fanouts = training.fanouts or (DEFAULT_FANOUT,) * (num_hops or 0) or (1,)
+    build: Callable[..., Batches]
     if strategy.draws_batches:
-        return RankBatches(
-            strategy,
-            shard.train_rows,
-            communicator,
-            batch_size=training.batch_size,
-            fanouts=fanouts,
-            seed=training.seed,
-            num_workers=config.run.batch_workers,
-        )
-    assert isinstance(data, Graph)
-    return MiniBatches(
-        data,
+        build = partial(RankBatches, strategy, placed.train_rows, session.communicator)
+    else:
+        assert isinstance(session.data, Graph)
+        build = partial(MiniBatches, session.data)
+    return build(
         batch_size=training.batch_size,
         fanouts=fanouts,
         seed=training.seed,

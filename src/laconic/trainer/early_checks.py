@@ -7,13 +7,13 @@ from pathlib import Path
 from laconic.datasets import check_source
 from laconic.errors import ConfigError
 from laconic.models import GivenModel
+from laconic.session.data import check_is_kept, check_undirected
 from laconic.store import looks_like_store, open_store
 from laconic.strategies import parse_strategy, strategy_for
 from laconic.trainer.batches import check_batches
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import Layer, resolve
-from laconic.trainer.data import check_is_kept, check_undirected
 from laconic.trainer.predict import check_output
 from laconic.trainer.run_folder import RunFolder, check_target
 from laconic.trainer.start import continued_config

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from laconic.attach.forward import run_model
 from laconic.errors import DivergedError, UnsupportedModelError
+from laconic.session.objective import nothing, usual_loss
 from laconic.trainer.batches import Batch
-from laconic.trainer.objective import loss_part, nothing, usual_loss
 from laconic.trainer.run import Run
 
 Ending = Literal["finished", "stopped early", "interrupted"]
@@ -49,10 +49,9 @@ def train_epoch(run: Run) -> bool:
     """Trains the steps of an epoch that are still to do; returns whether it came to the end of it."""
     state, epoch = run.state, run.state.epoch + 1
     since = time.perf_counter()
-    run.members.communicator.ledger.epoch = epoch
-    run.members.strategy.start_epoch(epoch, state.step)
+    shard = run.session.start_epoch(epoch, state.step)
     state.count_switch(time.perf_counter() - since)
-    batches = run.members.batches.of_epoch(epoch, start_step=state.step)
+    batches = run.members.batches.of_epoch(epoch, shard, start_step=state.step)
     try:
         since = time.perf_counter()
         for batch in batches:
@@ -69,20 +68,16 @@ def train_epoch(run: Run) -> bool:
 
 def train_step(run: Run, batch: Batch) -> float:
     """Takes one step of the optimizer and returns the loss before it."""
-    strategy, attachment = run.members.strategy, run.members.attachment
-    is_whole = batch.shard is attachment.shard
+    session, strategy = run.session, run.session.strategy
     # Backward too: a part of the model that is run again there has to see the same edges.
-    with nullcontext() if is_whole else strategy.using_batch(batch.shard):
-        if batch.is_empty and not is_whole:
+    with strategy.using_batch(batch.shard) if batch.is_drawn else nullcontext():
+        if batch.is_empty and batch.is_drawn:
             # Others have rows in this step, and wait for this rank's part of the gradients: nothing.
-            part = nothing(run.model)
+            loss = strategy.share_loss(nothing(run.model), 0.0)
         else:
-            logits = run_model(run.model, batch.shard)
-            check_outputs(run, logits, batch.shard.num_rows)
-            shares = strategy.row_factors if is_whole else batch.factors
-            factors = None if shares is None else shares * batch.num_rows
-            part = loss_part(usual_loss(batch.y), logits[batch.rows], batch.y, factors)
-        loss = strategy.share_loss(part.total, part.weight)
+            out = run_model(run.model, batch.shard)
+            check_outputs(run, out, len(batch.shard.y))
+            loss = session.loss(usual_loss(batch.shard.y), out, batch.shard, batch.factors)
         run.members.optimizer.zero_grad()
         torch.autograd.backward(loss)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
@@ -102,12 +97,12 @@ def close_epoch(run: Run) -> None:
     since = time.perf_counter()
     if is_due:
         run.outputs.display.phase("Evaluating on the whole graph")
-    scores = run.members.evaluation(run.model) if is_due else {}
+    scores = run.members.evaluation(run.model, run.session.shard) if is_due else {}
     record = run.state.close_epoch(loss, scores, time.perf_counter() - since)
     if run.state.is_better(record):
         run.keep_as_best(record)
     run.outputs.tell(record, run.members.evaluation.metric)
-    run.outputs.tell_coverage(run.members.strategy.take_records())
+    run.outputs.tell_coverage(run.session.strategy.take_records())
 
 
 def check_epoch(run: Run) -> float:
@@ -120,7 +115,7 @@ def check_epoch(run: Run) -> float:
 
 def check_outputs(run: Run, out: object, num_rows: int) -> None:
     """Raises UnsupportedModelError unless a model, of the user's own, gave a number for each row and class."""
-    num_classes = run.members.data.num_classes
+    num_classes = run.session.num_classes
     if isinstance(out, Tensor) and out.dim() == 2 and len(out) == num_rows:
         # A model may know classes that this graph has none of.
         has_more = out.shape[1] > num_classes and not run.members.evaluation.is_multilabel

@@ -7,58 +7,30 @@ write_predictions(predictions, Path("predictions.npz"))
 import csv
 import logging
 import os
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from laconic.atomic import find_obstacle, write_file
 from laconic.comm import Communicator
 from laconic.errors import ConfigError, DataError
-from laconic.graph import Graph, Shard
+from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
 from laconic.models import OwnModel, build_model
-from laconic.store import Manifest, Store, looks_like_store, open_store
+from laconic.session import Session
+from laconic.session.data import describe_data, open_data
+from laconic.session.evaluate import whole_graph_logits
+from laconic.session.predictions import Predictions, gather_predictions
+from laconic.store import Manifest, looks_like_store, open_store
 from laconic.strategies import parse_strategy, strategy_for
-from laconic.trainer.by_node import gather_by_node
 from laconic.trainer.checkpoint import Checkpoints, Which
-from laconic.trainer.data import describe_data, open_data, prepare_rows
-from laconic.trainer.evaluate import predicted, probabilities, whole_graph_logits
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
 from laconic.trainer.start import tell_kept_model, together, using_seed, using_threads
 
 logger = logging.getLogger(__name__)
-
-# Shapes: N nodes, C classes or labels
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """What a model says of every node.
-
-    Args:
-        node_ids: the nodes' ids in their data, numbers or text, in the order of their numbers, (N,).
-        classes: the likeliest class (N,), or 0 and 1 for each label (N, C).
-        probabilities: of each class or label, float32, (N, C).
-        epoch: the epoch that the model's weights are of.
-        class_names: the text of each class or label, by its number, where the model was trained on such.
-    """
-
-    node_ids: NDArray[Any]
-    classes: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
-    epoch: int
-    class_names: tuple[str, ...] = ()
-
-    @property
-    def is_multilabel(self) -> bool:
-        return self.classes.ndim == 2
 
 
 def predict(
@@ -106,22 +78,22 @@ def predict(
         check_agreement(communicator, {name: str(fact) for name, fact in facts.items()})
         # The exact ones, whatever the model was trained with.
         strategy = parse_strategy(strategy_for("auto", communicator.num_ranks))
-        shard = strategy.place(data, communicator)
-        # As in training, whatever the features of this graph look like.
-        prepare = partial(prepare_rows, normalised=snapshot.notes["inputs"]["normalise_features"])
-        shard = strategy.with_features(prepare(shard.x), prepare)
+        session = Session(data, strategy, config.training.seed, communicator)
         if model is None:
             tell_kept_model(config, communicator)
             num_classes = snapshot.notes["inputs"]["num_classes"]
             model = build_model(config.model, num_features=about.num_features, num_classes=num_classes, seed=0)
         load_model(model, snapshot, checkpoints.folder / snapshot.name)
-        strategy.check(model, shard)
+        # As in training, whatever the features of this graph look like.
+        placed = session.place(model, normalise=snapshot.notes["inputs"]["normalise_features"])
+        session.check(model, placed, is_trained=False)
         with using_threads(config.run.threads), using_seed(config.training.seed):
-            attachment = strategy.attach(model, shard, seed=config.training.seed)
+            session.attach(model, placed)
+            shard = session.shard
             try:
                 logits_NC = whole_graph_logits(model, shard)
             finally:
-                attachment.detach()
+                session.detach()
         return gather_predictions(
             communicator,
             data,
@@ -131,27 +103,6 @@ def predict(
             epoch=snapshot.epoch,
             class_names=tuple(snapshot.notes["inputs"].get("class_names") or ()),
         )
-
-
-def gather_predictions(
-    communicator: Communicator,
-    data: Graph | Store,
-    shard: Shard,
-    logits_NC: Tensor,
-    *,
-    is_multilabel: bool,
-    epoch: int,
-    class_names: tuple[str, ...],
-) -> Predictions:
-    """Returns what a model's outputs say of every node, on rank 0; the others get none."""
-    node_ids, logits_NC = gather_by_node(communicator, data, shard, logits_NC)
-    return Predictions(
-        node_ids=node_ids,
-        classes=predicted(logits_NC, is_multilabel=is_multilabel).numpy(),
-        probabilities=probabilities(logits_NC, is_multilabel=is_multilabel).float().numpy(),
-        epoch=epoch,
-        class_names=class_names,
-    )
 
 
 def check_output(path: Path) -> None:

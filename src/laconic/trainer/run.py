@@ -11,6 +11,7 @@ from laconic.comm.gather import gather_texts
 from laconic.errors import CheckpointError
 from laconic.gradients.same_weights import check_same_weights
 from laconic.records import EpochRecord, LedgerRecord, format_record, parse_record
+from laconic.session import Session
 from laconic.trainer.config import Config
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.members import Members
@@ -43,11 +44,15 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        return self.members.attachment.model
+        return self.session.model
+
+    @property
+    def session(self) -> Session:
+        return self.members.session
 
     def is_interrupted(self) -> bool:
         """Whether any rank was told to end; all ranks ask together, so that they end at the same step."""
-        communicator = self.members.communicator
+        communicator = self.session.communicator
         with communicator.ledger.phase("records"):
             number = communicator.all_reduce(torch.tensor([self.interrupts.signal or 0]), op="max")
         self.signal = int(number) or None
@@ -56,8 +61,8 @@ class Run:
     def count_traffic(self) -> None:
         """Closes the ledger's account of the epoch that has ended, or of the steps taken of the one under way."""
         epoch = self.state.epoch + bool(self.state.step)
-        self.untold_traffic += self.members.communicator.ledger.take(epoch)
-        if self.members.communicator.num_ranks > 1 and self.state.epoch == self._first_epoch:
+        self.untold_traffic += self.session.communicator.ledger.take(epoch)
+        if self.session.communicator.num_ranks > 1 and self.state.epoch == self._first_epoch:
             # Nobody should have to wait for a checkpoint to see what travels.
             self._tell_traffic()
 
@@ -68,8 +73,8 @@ class Run:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
-        with self.members.strategy.settled():
-            check_same_weights(self.model, self.members.communicator, consequence=", so no checkpoint is written")
+        with self.session.strategy.settled():
+            check_same_weights(self.model, self.session.communicator, consequence=", so no checkpoint is written")
             last = self._snapshot()
         self._tell_traffic()
         self.outputs.display.phase("Writing a checkpoint")
@@ -86,19 +91,19 @@ class Run:
             # Ours is keyed and needs no state; a user's model may draw from torch's own.
             {
                 **tensors,
-                **{f"{_OF_STRATEGY}{name}": value for name, value in self.members.strategy.tensors().items()},
+                **{f"{_OF_STRATEGY}{name}": value for name, value in self.session.strategy.tensors().items()},
                 "torch_rng": torch.get_rng_state(),
             },
             {
                 "inputs": self.members.inputs,
                 "state": self.state.to_json(),
                 "optimizer": rest,
-                "strategy": self.members.strategy.state(),
+                "strategy": self.session.strategy.state(),
             },
         )
 
     def _tell_traffic(self) -> None:
-        communicator = self.members.communicator
+        communicator = self.session.communicator
         with communicator.ledger.phase("records"):
             texts = gather_texts(communicator, "\n".join(map(format_record, self.untold_traffic)))
         records = [parse_record(line) for text in texts for line in text.splitlines()]
@@ -120,14 +125,15 @@ def restore(members: Members, snapshot: Snapshot, where: Path) -> TrainingState:
     Args:
         where: the checkpoint's folder, for errors.
     """
-    load_model(members.attachment.model, snapshot, where)
+    strategy = members.session.strategy
+    load_model(members.session.model, snapshot, where)
     try:
         tensors = dict(snapshot.training)
         torch_rng = tensors.pop("torch_rng")
         of_strategy = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_OF_STRATEGY)}
         load_optimizer(members.optimizer, tensors, snapshot.notes["optimizer"])
-        members.strategy.load_state(snapshot.notes["strategy"])
-        members.strategy.load_tensors({name.removeprefix(_OF_STRATEGY): value for name, value in of_strategy.items()})
+        strategy.load_state(snapshot.notes["strategy"])
+        strategy.load_tensors({name.removeprefix(_OF_STRATEGY): value for name, value in of_strategy.items()})
         state = TrainingState.from_json(dict(snapshot.notes["state"]))
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(

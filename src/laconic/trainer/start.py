@@ -26,11 +26,11 @@ from laconic.launching.environment import rank_environment
 from laconic.launching.join import join_ranks
 from laconic.models import GivenModel, ModelSpec, OwnModel
 from laconic.records import EpochRecord, LedgerRecord, keep_epochs
+from laconic.session.data import absolute_source, given_source
 from laconic.strategies import parse_strategy, resumed_spec, strategy_for
 from laconic.trainer.checkpoint import Checkpoints
 from laconic.trainer.config import Config, with_fixed_interval
 from laconic.trainer.config_file import Layer, as_layer, differences, resolve
-from laconic.trainer.data import absolute_source, given_source
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.loop import train
 from laconic.trainer.members import Members, prepared_members
@@ -85,7 +85,7 @@ def start(
             config = _with_objects(config, graph, model, members)
             shown.phase("Loading the kernels, or compiling them where this is the first time")
             _compile_kernels(config.model)
-            folder = RunFolder.create(config, members.data.name) if communicator.rank == 0 else None
+            folder = RunFolder.create(config, members.session.about.name) if communicator.rank == 0 else None
             with using_seed(config.training.seed):
                 return _carry_out(config, folder, members, TrainingState(), shown)
 
@@ -195,10 +195,10 @@ def _take_up(config: Config, folder: RunFolder, snapshot: Snapshot) -> None:
 def _carry_out(
     config: Config, folder: RunFolder | None, members: Members, state: TrainingState, display: Display
 ) -> Summary:
-    exact = None
-    if members.communicator.num_ranks > 1 and not config.training.batch_size:
+    session, exact = members.session, None
+    if session.communicator.num_ranks > 1 and not config.training.batch_size:
         # Exact exchange draws no mini-batches: with them there is nothing to compare.
-        exact = predict_exact(members.strategy, members.attachment.model, members.communicator)
+        exact = predict_exact(session.strategy, session.model, session.communicator)
 
     def outputs() -> Outputs:
         if folder is None:

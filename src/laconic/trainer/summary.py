@@ -69,7 +69,7 @@ def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
         num_parameters=sum(p.numel() for p in run.model.parameters() if p.requires_grad),
         seconds_per_epoch=statistics.median(record.seconds for record in records) if records else 0.0,
         wait_share=sum(record.wait_seconds for record in records) / seconds if seconds else 0.0,
-        num_ranks=run.members.communicator.num_ranks,
+        num_ranks=run.session.communicator.num_ranks,
         evaluation_seconds=statistics.median(evaluations) if evaluations else 0.0,
         num_evaluations=len(evaluations),
         strategy=run.config.training.strategy,

@@ -14,8 +14,8 @@ from laconic.datasets import load
 from laconic.graph import Shard
 from laconic.graph.sampling import NeighbourSampler
 from laconic.models import MODELS, ModelSpec, build_model, parse_model
+from laconic.session.objective import loss_part, usual_loss
 from laconic.strategies.single import Single
-from laconic.trainer.objective import loss_part, usual_loss
 
 _TINY = "sbm(nodes=24, classes=2, features=4, degree=4.0)"
 

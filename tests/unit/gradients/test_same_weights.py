@@ -85,7 +85,7 @@ def test_a_run_in_which_one_rank_steps_alone_ends_without_a_checkpoint(tmp_path,
 
     def step_apart(run, batch):
         loss = step(run, batch)
-        if run.members.communicator.rank == 1:
+        if run.session.rank == 1:
             with torch.no_grad():
                 next(run.model.parameters()).add_(1.0)
         return loss

@@ -21,9 +21,9 @@ def double(number):
 
 def train(graph, model):
     session = laconic.join(graph)
-    model, shard = session.attach(copy.deepcopy(model))
+    model = session.attach(copy.deepcopy(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in session.epochs(3):
+    for _, shard in session.epochs(3):
         loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
         optimizer.zero_grad()
         loss.backward()

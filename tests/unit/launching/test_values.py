@@ -10,7 +10,7 @@ from torch import nn
 from laconic.errors import ConfigError
 from laconic.launching.values import read_value, write_value
 from laconic.records import EpochRecord
-from laconic.trainer.predict import Predictions
+from laconic.session.predictions import Predictions
 
 
 def there_and_back(value, tmp_path):

@@ -131,8 +131,8 @@ def test_a_loss_that_is_not_per_node_is_refused_where_nodes_are_weighted(graph, 
     def refused(communicator):
         strategy = "grappa(variable=1, correction=node)"
         session = laconic.join(graph, strategy=strategy, communicator=communicator)
-        model, shard = session.attach(models[communicator.rank])
-        for _ in session.epochs(1):
+        model = session.attach(models[communicator.rank])
+        for _, shard in session.epochs(1):
             with pytest.raises(ConfigError) as caught:
                 session.loss(opaque, model(shard.x, shard.edge_index), shard)
         return str(caught.value)

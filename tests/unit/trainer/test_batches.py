@@ -9,7 +9,7 @@ from laconic.trainer.batches import MiniBatches, WholeGraph
 
 
 def node_ids(batches, epoch, start_step=0):
-    return [batch.shard.node_ids[: batch.num_rows].tolist() for batch in batches.of_epoch(epoch, start_step)]
+    return [batch.shard.node_ids[: batch.num_rows].tolist() for batch in batches.of_epoch(epoch, None, start_step)]
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def batches(small_graph):
 
 def test_the_whole_graph_is_one_step_over_all_training_rows(small_graph):
     shard = Shard.whole(small_graph)
-    whole = WholeGraph(shard, len(shard.train_rows))
-    (batch,) = whole.of_epoch(1)
+    whole = WholeGraph(len(shard.train_rows))
+    (batch,) = whole.of_epoch(1, shard)
     assert whole.num_steps == 1
     assert batch.shard is shard
-    assert torch.equal(batch.y, small_graph.y[small_graph.train_mask])
+    assert not batch.is_drawn
     assert batch.num_rows == int(small_graph.train_mask.sum())
 
 
@@ -45,22 +45,24 @@ def test_an_epoch_can_be_taken_up_at_any_step(batches):
 
 
 def test_labels_and_features_are_those_of_the_nodes(batches, small_graph):
-    for batch in batches.of_epoch(1):
+    for batch in batches.of_epoch(1, None):
         ids = batch.shard.node_ids
-        assert torch.equal(batch.y, small_graph.y[ids[: batch.num_rows]])
+        assert batch.is_drawn
+        assert batch.shard.train_rows.tolist() == list(range(batch.num_rows))
+        assert torch.equal(batch.shard.y, small_graph.y[ids])
         assert torch.equal(batch.shard.x, small_graph.x[ids])
 
 
 def test_an_epoch_may_be_left_in_the_middle(batches):
-    epoch = batches.of_epoch(1)
+    epoch = batches.of_epoch(1, None)
     first = next(epoch).shard.node_ids
     epoch.close()
-    assert torch.equal(next(batches.of_epoch(1)).shard.node_ids, first)
+    assert torch.equal(next(batches.of_epoch(1, None)).shard.node_ids, first)
 
 
 def test_leaving_an_epoch_ends_the_threads_that_draw(batches):
     before = threading.active_count()
-    epoch = batches.of_epoch(1)
+    epoch = batches.of_epoch(1, None)
     next(epoch)
     assert threading.active_count() > before
     epoch.close()
@@ -68,4 +70,4 @@ def test_leaving_an_epoch_ends_the_threads_that_draw(batches):
 
 
 def test_waiting_is_counted_per_batch(batches):
-    assert all(batch.wait_seconds >= 0 for batch in batches.of_epoch(1))
+    assert all(batch.wait_seconds >= 0 for batch in batches.of_epoch(1, None))

@@ -21,9 +21,9 @@ from torch_geometric.nn import GraphSAGE
 from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.records import CoverageRecord, read_records
+from laconic.session.evaluate import Evaluation
 from laconic.store import write_store
 from laconic.trainer import resume, start
-from laconic.trainer.evaluate import Evaluation
 
 # Three epochs of a super-epoch: of nine, the first to the third are one.
 WAYS = {
@@ -170,7 +170,7 @@ def test_ranks_with_other_statistics_save_those_of_all(tmp_path, graph, carry_ou
 
     def keep(run):
         norm = run.model.norms[0].module
-        own[run.members.communicator.rank] = (norm.running_mean.clone(), len(run.members.attachment.shard.x))
+        own[run.session.rank] = (norm.running_mean.clone(), len(run.session.shard.x))
         run.interrupts.signal = 15
 
     for rank in range(3):

@@ -13,11 +13,11 @@ from laconic.errors import CheckpointError, ConfigError
 from laconic.graph import GraphChange, NewNodes
 from laconic.models import build_model, parse_model
 from laconic.session import join
+from laconic.session.data import describe_data, describe_split, load_graph
+from laconic.session.predictions import Predictions
 from laconic.store import open_store, write_store
 from laconic.trainer import Config, DataConfig, RunConfig, TrainingConfig, predict, resume, start, write_predictions
-from laconic.trainer.data import describe_data, describe_split, load_graph
 from laconic.trainer.early_checks import check_start
-from laconic.trainer.predict import Predictions
 
 NAMES = np.array([f"person {(7 * row) % 60}" for row in range(60)])
 CLASSES = ("cat", "dog", "eel", "fox")

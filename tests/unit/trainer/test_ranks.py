@@ -235,7 +235,7 @@ def after_step(monkeypatch, rank, epoch, act):
 
     def step(run, batch):
         loss = plain(run, batch)
-        if (run.members.communicator.rank, run.state.epoch + 1) == (rank, epoch):
+        if (run.session.rank, run.state.epoch + 1) == (rank, epoch):
             act(run)
         return loss
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from laconic.errors import ConfigError
 from laconic.graph import Shard
-from laconic.trainer.loss_function import LossFunction
+from laconic.session.loss_function import LossFunction
 
 # Shapes: R rows, C classes or labels
 
@@ -80,7 +80,7 @@ def loss_part(function: Callable[..., Any], out: Tensor, y: Tensor, factors: Ten
 def session_loss(function: Callable[..., Any], out: object, shard: Shard, factors: Tensor | None) -> LossPart:
     """Returns `loss_part` of the training rows of a shard.
 
-    Raises ConfigError if `out` is not one tensor with all rows of the shard.
+    Raises ConfigError if `out` is not one tensor with a row for each label of the shard.
     """
     if not isinstance(out, Tensor):
         raise ConfigError(
@@ -88,10 +88,10 @@ def session_loss(function: Callable[..., Any], out: object, shard: Shard, factor
             f"that the loss is of, such as out[0]."
         )
     rows = shard.train_rows
-    if out.dim() == 0 or out.shape[0] != shard.num_rows:
+    if out.shape[:1] != shard.y.shape[:1]:
         picked = " It picks the training rows itself: leave train_mask out." if out.shape[:1] == rows.shape else ""
         raise ConfigError(
-            f"session.loss takes the model's outputs for all {shard.num_rows} rows of the shard, got shape "
+            f"session.loss takes the model's outputs for all {len(shard.y)} owned rows of the shard, got shape "
             f"{tuple(out.shape)}.{picked}"
         )
     return loss_part(function, out[rows], shard.y[rows], factors)
@@ -105,9 +105,9 @@ def usual_loss(y: Tensor) -> Callable[..., Tensor]:
     return F.cross_entropy if y.dim() == 1 else F.binary_cross_entropy_with_logits
 
 
-def nothing(model: nn.Module) -> LossPart:
-    """Returns the part of a rank that has no rows in a step in which others have some."""
-    return LossPart(torch.stack([parameter.sum() * 0 for parameter in model.parameters()]).sum(), 0.0)
+def nothing(model: nn.Module) -> Tensor:
+    """Returns the total of a rank that has no rows in a step in which others have some: 0, with gradients."""
+    return torch.stack([parameter.sum() * 0 for parameter in model.parameters()]).sum()
 
 
 def _losses(loss: LossFunction, out: Tensor, y: Tensor, factors: Tensor | None) -> Tensor:

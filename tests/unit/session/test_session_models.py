@@ -156,8 +156,8 @@ MODELS = {
 def one_step(graph, model, communicator=None, strategy="auto"):
     """Loss and gradients after one step of a session; `model` is only copied."""
     session = laconic.join(graph, strategy=strategy, communicator=communicator)
-    model, shard = session.attach(copy.deepcopy(model))
-    for _ in session.epochs(1):
+    model = session.attach(copy.deepcopy(model))
+    for _, shard in session.epochs(1):
         out = called(model, shard)
         loss = session.loss(F.cross_entropy, out, shard)
         loss.backward()
@@ -193,8 +193,8 @@ def test_a_copy_of_an_attached_sequential_is_exact_in_evaluation(make_graph, on_
 
     def work(communicator):
         session = laconic.join(graph, strategy="exchange(codec=quantize(bits=1))", communicator=communicator)
-        mine, shard = session.attach(copy.deepcopy(model))
-        for _ in session.epochs(1):
+        mine = session.attach(copy.deepcopy(model))
+        for _, shard in session.epochs(1):
             session.loss(F.cross_entropy, mine(shard.x, shard.edge_index), shard).backward()
         with torch.no_grad():
             return [each.eval()(shard.x, shard.edge_index) for each in (copy.deepcopy(mine), mine)]
@@ -208,7 +208,8 @@ def test_of_two_sequentials_each_runs_its_own_layers(small_graph):
     first, second = sequential(), weighted_sequential()
     expected = first(small_graph.x, small_graph.edge_index)
     session = laconic.join(small_graph)
-    model, shard = session.attach(first)
+    model = session.attach(first)
+    shard = session.shard
     torch.testing.assert_close(model(shard.x, shard.edge_index), expected)
     assert session.detach() is first
     torch.testing.assert_close(first(small_graph.x, small_graph.edge_index), expected)

@@ -16,10 +16,10 @@ from torch_geometric.nn import Linear, MessagePassing
 from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
+from laconic.session.by_node import gather_by_node
+from laconic.session.evaluate import whole_graph_logits
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.trainer.by_node import gather_by_node
-from laconic.trainer.evaluate import whole_graph_logits
 
 # Shapes: N nodes, D values of an embedding
 
@@ -107,13 +107,15 @@ def _rows_of(value: Any, what: str, shard: Shard) -> Tensor:
     if isinstance(value, tuple) and value:
         # Rows of sources and destinations, as bipartite convolutions take them; outputs come first.
         value = value[-1] if what.startswith("input") else value[0]
-    if not isinstance(value, Tensor) or value.shape[:1] != (shard.num_rows,):
+    # Rows of other ranks that are computed here too stand behind the own ones.
+    num_rows = len(value) if isinstance(value, Tensor) and value.dim() > 0 else -1
+    if not isinstance(value, Tensor) or not shard.num_owned <= num_rows <= shard.num_rows:
         came = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ConfigError(
-            f"Embeddings are one row for each of the {shard.num_rows} nodes here, but the {what} is {came}. Name a "
+            f"Embeddings are one row for each of the {shard.num_owned} nodes here, but the {what} is {came}. Name a "
             f"layer that gives rows of nodes."
         )
-    return value.detach()
+    return value[: shard.num_owned].detach()
 
 
 def _choices(model: nn.Module) -> str:

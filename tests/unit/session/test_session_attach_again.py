@@ -16,10 +16,10 @@ STRATEGIES = ["exchange", "exchange(codec=quantize(bits=4))", "gradient_only", "
 
 def trained(session, model, num_epochs=2):
     """The losses of a few epochs, from attaching on."""
-    model, shard = session.attach(model)
+    model = session.attach(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
-    for _ in session.epochs(num_epochs):
+    for _, shard in session.epochs(num_epochs):
         loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
         optimizer.zero_grad()
         loss.backward()
@@ -87,9 +87,9 @@ def test_a_session_leaves_a_model_alone_that_another_one_has_taken_over(small_gr
     model = GCN(8, 16, 2, 4)
     first, second = laconic.join(small_graph), laconic.join(small_graph)
     first.attach(model)
-    _, shard = second.attach(model)
+    second.attach(model)
     first.detach()
-    assert model.laconic_scope.shard is shard
+    assert model.laconic_scope.shard is second.shard
     assert second.detach() is model
     assert not hasattr(model, "laconic_scope")
 
@@ -135,7 +135,8 @@ def test_in_training_or_with_rows_of_the_shard_another_graph_is_refused(make_gra
     graph, other = make_graph(dtype=torch.float64), make_graph(23, 90, seed=5, dtype=torch.float64)
 
     def work(communicator):
-        model, shard = laconic.join(graph, communicator=communicator).attach(make_model())
+        session = laconic.join(graph, communicator=communicator)
+        model, shard = session.attach(make_model()), session.shard
         words = r"edge_index other than the graph's own.*in evaluation.*whole graph"
         with pytest.raises(UnsupportedModelError, match=words):
             model(other.x, other.edge_index)
@@ -169,9 +170,9 @@ def test_an_attached_model_may_be_compiled_and_gives_the_same(num_ranks, make_gr
         found = []
         for compile_it in (lambda m: m, lambda m: torch.compile(m, backend="eager"), compiled_in_place):
             session = laconic.join(graph, communicator=communicator)
-            attached, shard = session.attach(copy.deepcopy(model))
+            attached = session.attach(copy.deepcopy(model))
             compiled = compile_it(attached)
-            for _ in session.epochs(1):
+            for _, shard in session.epochs(1):
                 session.loss(F.cross_entropy, compiled(shard.x, shard.edge_index), shard).backward()
             found.append([parameter.grad for parameter in attached.parameters()])
         return found

@@ -30,7 +30,7 @@ def gather_by_node(
     Args:
         data: what the shard was made of.
         shard: what this rank holds of the graph.
-        rows: one for each row of `shard`.
+        rows: one for each node that this rank owns; rows behind those are left out.
     """
     own = shard.node_ids[: shard.num_owned]
     with communicator.ledger.phase("evaluation"):

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCN
 import laconic
 from laconic.errors import ConfigError, RankFailedError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "plain_loop.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "plain_loop.py"
 
 
 def test_the_example_learns_and_differs_from_a_plain_loop_by_five_lines(capsys):
@@ -30,7 +30,8 @@ def test_the_example_learns_and_differs_from_a_plain_loop_by_five_lines(capsys):
 
 def test_the_loss_is_the_mean_over_the_training_nodes(small_graph):
     session = laconic.join(small_graph)
-    model, shard = session.attach(GCN(8, 16, 2, 4))
+    model = session.attach(GCN(8, 16, 2, 4))
+    shard = session.shard
     out = model(shard.x, shard.edge_index)
     expected = F.cross_entropy(out[small_graph.train_mask], small_graph.y[small_graph.train_mask])
     torch.testing.assert_close(session.loss(F.cross_entropy, out, shard), expected)
@@ -38,7 +39,8 @@ def test_the_loss_is_the_mean_over_the_training_nodes(small_graph):
 
 def test_a_session_scores_on_the_whole_graph_without_dropout(small_graph):
     session = laconic.join(small_graph)
-    model, shard = session.attach(GCN(8, 16, 2, 4, dropout=0.9))
+    model = session.attach(GCN(8, 16, 2, 4, dropout=0.9))
+    shard = session.shard
     scores = session.evaluate()
     assert model.training
     model.eval()
@@ -48,8 +50,8 @@ def test_a_session_scores_on_the_whole_graph_without_dropout(small_graph):
 
 def test_epochs_move_the_keys_of_dropout(small_graph):
     session = laconic.join(small_graph, seed=3)
-    model, shard = session.attach(GCN(8, 16, 2, 4, dropout=0.5))
-    passes = [[model(shard.x, shard.edge_index).detach() for _ in session.epochs(2)] for _ in range(2)]
+    model = session.attach(GCN(8, 16, 2, 4, dropout=0.5))
+    passes = [[model(shard.x, shard.edge_index).detach() for _, shard in session.epochs(2)] for _ in range(2)]
     assert torch.equal(passes[0][0], passes[1][0])
     assert not torch.equal(passes[0][0], passes[0][1])
 
@@ -81,8 +83,8 @@ def test_an_unknown_strategy_lists_the_choices(small_graph):
 def one_step(graph, model, communicator=None):
     """Rank, loss, gradients and scores after one step of a session; `model` is only copied."""
     session = laconic.join(graph, seed=3, communicator=communicator)
-    model, shard = session.attach(copy.deepcopy(model))
-    for _ in session.epochs(1):
+    model = session.attach(copy.deepcopy(model))
+    for _, shard in session.epochs(1):
         loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
         loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -157,14 +159,14 @@ def test_every_public_name_is_there():
 
 def test_a_session_goes_on_with_a_changed_graph(small_graph):
     session = laconic.join(small_graph, strategy="exchange")
-    model, shard = session.attach(GCN(8, 16, 2, 4))
+    model = session.attach(GCN(8, 16, 2, 4))
     num_nodes, num_edges = small_graph.num_nodes, small_graph.num_edges
     first, last = int(small_graph.node_ids[0]), int(small_graph.node_ids.max())
     change = laconic.GraphChange(
         add_nodes=laconic.NewNodes(ids=torch.tensor([last + 1]), x=torch.ones(1, 8)),
         add_edges=torch.tensor([[last + 1, first], [first, last + 1]]),
     )
-    for epoch in session.epochs(3):
+    for epoch, shard in session.epochs(3):
         if epoch == 2:
             shard = session.change(change)
         loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)

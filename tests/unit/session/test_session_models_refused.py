@@ -195,7 +195,8 @@ def test_the_tutorials_convolution_trains_on_ranks_once_its_factors_are_edge_wei
 
     def loss_of(communicator):
         session = laconic.join(weighted, communicator=communicator)
-        mine, shard = session.attach(cured if communicator.rank == 0 else OwnSum().double())
+        mine = session.attach(cured if communicator.rank == 0 else OwnSum().double())
+        shard = session.shard
         out = mine(shard.x, shard.edge_index, shard.edge_weight)
         return session.loss(F.cross_entropy, out, shard).item()
 

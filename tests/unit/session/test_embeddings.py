@@ -1,4 +1,4 @@
-"""Which rows are the embeddings. That ranks give the rows of one process: tests/unit/test_session_outputs.py."""
+"""Which rows are the embeddings. That ranks give the rows of one process: test_session_outputs.py."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ class NamedInputs(nn.Module):
 
 def test_rows_are_found_by_their_name_wherever_they_stand(small_graph):
     session = join(small_graph)
-    model, _ = session.attach(NamedInputs())
+    model = session.attach(NamedInputs())
     found = session.embeddings()
     with torch.no_grad():
         expected = model.first(small_graph.x, small_graph.edge_index)

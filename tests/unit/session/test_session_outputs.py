@@ -71,7 +71,7 @@ def test_embeddings_are_those_of_one_process(make_graph, on_ranks, num_ranks, ma
 
     def run(communicator):
         session = laconic.join(graph, communicator=communicator)
-        own, _ = session.attach(copy.deepcopy(model))
+        own = session.attach(copy.deepcopy(model))
         found = session.embeddings(layer)
         assert own.training
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in own.modules())

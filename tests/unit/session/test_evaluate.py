@@ -6,7 +6,7 @@ from torch import nn
 
 from laconic.errors import ConfigError, DivergedError
 from laconic.graph import Shard
-from laconic.trainer.evaluate import Evaluation, predicted, probabilities, whole_graph_logits
+from laconic.session.evaluate import Evaluation, predicted, probabilities, whole_graph_logits
 
 
 class Fixed(nn.Module):

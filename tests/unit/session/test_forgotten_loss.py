@@ -29,9 +29,9 @@ def run(graph, model, work, strategy="auto"):
 
     def of_rank(communicator):
         session = laconic.join(graph, strategy=strategy, communicator=communicator)
-        mine, shard = session.attach(copy.deepcopy(model))
+        mine = session.attach(copy.deepcopy(model))
         optimizer = torch.optim.SGD(mine.parameters(), lr=0.1)
-        next(session.epochs(1))
+        _, shard = next(session.epochs(1))
         return work(session, mine, shard, optimizer)
 
     return of_rank

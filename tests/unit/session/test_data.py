@@ -7,8 +7,8 @@ import torch
 from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.errors import StoreError
 from laconic.graph import Shard
+from laconic.session.data import absolute_source, describe_data, load_graph, prepare_features
 from laconic.store import write_store
-from laconic.trainer.data import absolute_source, describe_data, load_graph, prepare_features
 
 
 @pytest.fixture

@@ -1,92 +1,35 @@
 """Session: Laconic under a training loop of your own. Four lines change in a plain PyG loop:
 
 session = laconic.join("cora.npz")
-model, shard = session.attach(GCN(1433, 16, 2, 7))
-for epoch in session.epochs(200):
+model = session.attach(GCN(1433, 16, 2, 7))
+for epoch, shard in session.epochs(200):
     loss = session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard)
 """
 
-import atexit
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Union, final
+from typing import Any, TypeVar, final
 
 from torch import Tensor, nn
 
-from laconic import __version__
 from laconic.attach import Attachment, release
-from laconic.comm import Communicator, Transport
-from laconic.datasets import from_pyg
+from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.gradients.same_weights import check_same_weights
 from laconic.graph import Graph, GraphChange, Shard
-from laconic.launching.agreement import check_agreement
-from laconic.launching.join import join_ranks
+from laconic.session.data import Normalisation, check_trainable, prepare_features, prepare_rows
+from laconic.session.embeddings import Embeddings, embeddings
+from laconic.session.epoch import Epoch, check_takes_model_alone
+from laconic.session.evaluate import Evaluation, whole_graph_logits
+from laconic.session.objective import session_loss
+from laconic.session.predictions import Predictions, gather_predictions
 from laconic.store import Manifest, Store
-from laconic.strategies import parse_strategy, strategy_for
 from laconic.strategies.base import Strategy
-from laconic.trainer.data import check_trainable, describe_data, open_data
-from laconic.trainer.embeddings import Embeddings, embeddings
-from laconic.trainer.evaluate import Evaluation, whole_graph_logits
-from laconic.trainer.objective import session_loss
-from laconic.trainer.predict import Predictions, gather_predictions
-
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
 
 Model = TypeVar("Model", bound=nn.Module)
-
-
-def join(
-    source: Union[str, Path, Graph, "Data"],
-    *,
-    strategy: str = "auto",
-    seed: int = 0,
-    communicator: Communicator | None = None,
-) -> "Session":
-    """Returns a session on a graph. Under torchrun, SLURM or `laconic lab`, all ranks join it together.
-
-    Args:
-        source: a dataset name, a file or a store folder (as for `laconic train`), a Graph, or a PyG Data object; of a
-            store each of several ranks reads its own chunks only.
-        strategy: how ranks learn together; by default "single" on one rank and "exchange", exact, on several.
-        seed: keys dropout.
-        communicator: how ranks talk, where they were brought together already.
-    """
-    if communicator is None:
-        communicator = join_ranks()
-        # A loop without `with` parts from the others when its process ends.
-        atexit.register(_part, communicator.transport)
-    try:
-        return _open_session(source, strategy, seed, communicator)
-    except BaseException as error:
-        # The others wait for this rank: tell them why it will not come.
-        communicator.transport.announce_failure(error)
-        raise
-
-
-def _part(transport: Transport) -> None:
-    # Python keeps the exception that ends a program here: the others hear the reason.
-    error = getattr(sys, "last_value", None)
-    if error is not None:
-        transport.announce_failure(error)
-    transport.close()
-
-
-def _open_session(
-    source: Union[str, Path, Graph, "Data"], strategy: str, seed: int, communicator: Communicator
-) -> "Session":
-    if isinstance(source, str | Path):
-        data = open_data(str(source), communicator.num_ranks)
-    else:
-        data = source if isinstance(source, Graph) else from_pyg(source)
-    chosen = strategy_for(strategy, communicator.num_ranks)
-    check_agreement(communicator, {"laconic": __version__, "strategy": chosen, "seed": str(seed)})
-    check_agreement(communicator, {f"data.{key}": str(value) for key, value in describe_data(data).items()})
-    return Session(data, parse_strategy(chosen), seed, communicator)
 
 
 @final
@@ -100,9 +43,10 @@ class Session:
         self.data = data
         self.strategy = strategy
         self.communicator = communicator
+        self.normalised: Normalisation | None = None
+        """How `place` prepared the features; None: they are as they were."""
         self._seed = seed
         self._shard: Shard | None = None
-        self._model: nn.Module | None = None
         self._attachment: Attachment | None = None
         self._epoch = 0
 
@@ -114,15 +58,16 @@ class Session:
     @property
     def num_features(self) -> int:
         """Features of each node."""
-        return self._about.num_features
+        return self.about.num_features
 
     @property
     def num_classes(self) -> int:
         """Classes, or labels, that a node may have."""
-        return self._about.num_classes
+        return self.about.num_classes
 
     @property
-    def _about(self) -> Graph | Manifest:
+    def about(self) -> Graph | Manifest:
+        """The graph, or what is known of it where ranks hold it together."""
         return self.data if isinstance(self.data, Graph) else self.data.manifest
 
     def __enter__(self) -> "Session":
@@ -133,25 +78,63 @@ class Session:
     ) -> None:
         self.communicator.transport.__exit__(kind, error, trace)
 
-    def attach(self, model: Model) -> tuple[Model, Shard]:
-        """Hangs the kernels and keyed dropout on `model`, in place, and returns it with the shard to call it on.
+    @property
+    def model(self) -> nn.Module:
+        """The model that is attached."""
+        return self._attached()[0].model
 
-        Call it with `shard.x` and `shard.edge_index` themselves: other tensors run PyG's own code, or are refused where
-        ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
+    @property
+    def shard(self) -> Shard:
+        """What this rank trains on now: the shard of the epoch under way, or what `attach` placed before the first."""
+        return self._attached()[1]
+
+    def place(self, model: nn.Module, normalise: str | None = None) -> Shard:
+        """Divides the graph among the ranks, which call it together, and returns this rank's part.
+
+        Args:
+            model: what will be trained on it; it is left as it is.
+            normalise: how to prepare the features, as `data.normalise_features` says; None leaves them as they are.
+        """
+        self.strategy.expect_model(model)
+        if normalise is not None and isinstance(self.data, Graph):
+            self.data, self.normalised = prepare_features(self.data, normalise)
+        shard = self.strategy.place(self.data, self.communicator)
+        if normalise is not None and isinstance(self.data, Store):
+            shard, self.normalised = prepare_features(shard, normalise, self.communicator)
+            shard = self.strategy.with_features(shard.x, partial(prepare_rows, normalised=self.normalised))
+        return shard
+
+    def check(self, model: nn.Module, placed: Shard, *, is_trained: bool = True) -> None:
+        """Raises an error, on all ranks, unless the strategy can train `model` on what `place` returned.
+
+        Args:
+            is_trained: False is for prediction, which needs no training node.
+        """
+        if is_trained:
+            check_trainable(self.about.name, self.strategy.num_train)
+        self.strategy.check(model, placed)
+
+    def attach(self, model: Model, placed: Shard | None = None) -> Model:
+        """Hangs the kernels and keyed dropout on `model`, in place, and returns it.
+
+        Call it with `shard.x` and `shard.edge_index` of the epoch's shard themselves: other tensors run PyG's own code,
+        or are refused where ranks share the graph. All ranks call it together, and begin with the weights of rank 0.
 
         The same model may be attached again, here or in another session: it is detached first.
+
+        Args:
+            placed: what `place` returned, if the model was placed and checked already.
         """
-        if model is self._model:
+        check_takes_model_alone(sys._getframe(1))
+        if self._attachment is not None and model is self._attachment.model:
             self.detach()
         release(model)
-        self.strategy.expect_model(model)
-        shard = self.strategy.place(self.data, self.communicator)
-        check_trainable(self._about.name, self.strategy.num_train)
-        self.strategy.check(model, shard)
-        self._attachment = self.strategy.attach(model, shard, seed=self._seed)
+        if placed is None:
+            placed = self.place(model)
+            self.check(model, placed)
+        self._attachment = self.strategy.attach(model, placed, seed=self._seed)
         self._shard = self._attachment.shard
-        self._model = model
-        return model, self._shard
+        return model
 
     def detach(self) -> nn.Module:
         """Gives the model back as it was before `attach`, with the weights that it has now.
@@ -159,26 +142,29 @@ class Session:
         It then runs PyG's own code, on any graph. The next model begins with the graph as it was joined. All ranks call
         it together.
         """
-        model, _ = self._attached()
-        if self._attachment is not None:
-            self._attachment.detach()
-        self._attachment = self._model = self._shard = None
+        attachment, _ = self._attached()
+        self._attachment = self._shard = None
         # The settings alone: members are dataclasses, whose other fields belong to the model that was.
         self.strategy = replace(self.strategy)  # type: ignore[type-var]
-        return model
+        return attachment.detach()
 
-    def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yields 1 to `num_epochs`, telling the strategy when each begins."""
+    def epochs(self, num_epochs: int) -> Iterator[Epoch]:
+        """Yields each epoch, 1 to `num_epochs`, with the shard to train on in it."""
         self._attached()
         self.strategy.expect_epochs(num_epochs)
         for epoch in range(1, num_epochs + 1):
-            # Ranks that are in different epochs are told so.
-            self.communicator.ledger.epoch = epoch
-            self.strategy.start_epoch(epoch)
-            self._epoch = epoch
-            yield epoch
+            yield Epoch(epoch, self.start_epoch(epoch))
 
-    def loss(self, function: Callable[..., Any], out: Tensor, shard: Shard) -> Tensor:
+    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
+        """Moves on to `epoch`, to its step number `step`, and returns the shard to train on in it."""
+        self._attached()
+        # Ranks that are in different epochs are told so.
+        self.communicator.ledger.epoch = epoch
+        self._shard = self.strategy.start_epoch(epoch, step)
+        self._epoch = epoch
+        return self._shard
+
+    def loss(self, function: Callable[..., Any], out: Tensor, shard: Shard, factors: Tensor | None = None) -> Tensor:
         """Returns the loss over the training nodes of the whole graph, the same on all ranks.
 
         It is what one process of plain torch gives: function(out[train_mask], y[train_mask]) of all nodes. When
@@ -188,11 +174,12 @@ class Session:
             function: any loss of torch that takes (out, y): F.cross_entropy, functools.partial(F.cross_entropy,
                 weight=w), nn.CrossEntropyLoss(label_smoothing=0.1); or one of your own that takes (out, y) and returns
                 one number per node, of which the mean is taken.
-            out: the model's outputs for every row of `shard`.
+            out: the model's outputs, a row for each node that this rank owns.
+            factors: what the loss of each training row is multiplied by; by default what the strategy says.
         """
-        factors = self.strategy.row_factors
-        # Shares of the mean over all training nodes, which are one over their number where all are alike.
-        factors = None if factors is None else factors * self.strategy.num_train
+        if factors is None and self.strategy.row_factors is not None:
+            # Shares of the mean over all training nodes, which are one over their number where all are alike.
+            factors = self.strategy.row_factors * self.strategy.num_train
         part = session_loss(function, out, shard, factors)
         return self.strategy.share_loss(part.total, part.weight)
 
@@ -214,8 +201,8 @@ class Session:
         Args:
             metric: "accuracy", "micro_f1" or "roc_auc"; "auto" is accuracy, or micro_f1 for a multi-label task.
         """
-        model, shard = self._attached()
-        scores = Evaluation(metric, shard, self.communicator)(model)
+        model = self.model
+        scores = Evaluation(metric, self.shard, self.communicator)(model)
         # After it: strategies that keep parts of the model apart have put them together for the scores.
         check_same_weights(model, self.communicator, phase="evaluation", consequence=", so its scores mean nothing")
         return scores
@@ -225,15 +212,14 @@ class Session:
 
         All ranks call it together. Rank 0 gets the predictions, and the others get empty ones.
         """
-        model, shard = self._attached()
         return gather_predictions(
             self.communicator,
             self.data,
-            shard,
-            whole_graph_logits(model, shard),
-            is_multilabel=self._about.is_multilabel,
+            self.shard,
+            whole_graph_logits(self.model, self.shard),
+            is_multilabel=self.about.is_multilabel,
             epoch=self._epoch,
-            class_names=self._about.class_names or (),
+            class_names=self.about.class_names or (),
         )
 
     def embeddings(self, layer: str | None = None) -> Embeddings:
@@ -245,10 +231,9 @@ class Session:
             layer: a submodule such as "convs.0", whose outputs are wanted. By default the rows that enter the last
                 convolution or linear layer that has weights.
         """
-        model, shard = self._attached()
-        return embeddings(model, self.data, shard, self.communicator, layer)
+        return embeddings(self.model, self.data, self.shard, self.communicator, layer)
 
-    def _attached(self) -> tuple[nn.Module, Shard]:
-        if self._model is None or self._shard is None:
+    def _attached(self) -> tuple[Attachment, Shard]:
+        if self._attachment is None or self._shard is None:
             raise ConfigError("There is no model in this session yet. Call session.attach(model) first.")
-        return self._model, self._shard
+        return self._attachment, self._shard

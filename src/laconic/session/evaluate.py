@@ -25,7 +25,7 @@ class Evaluation:
 
     Args:
         metric: "auto", "accuracy", "micro_f1" or "roc_auc"; higher is better for each.
-        shard: the whole graph, or one rank's share of it.
+        shard: the whole graph, or one rank's share of it, whose owned rows are scored.
         communicator: where ranks share it: all of them call together, and get the same scores.
     """
 
@@ -40,9 +40,13 @@ class Evaluation:
         if self.metric == "roc_auc":
             self._check_both_kinds()
 
-    def __call__(self, model: nn.Module) -> dict[str, float]:
-        """Returns the score of each split, from 0 to 1."""
-        logits_NC = whole_graph_logits(model, self._shard)
+    def __call__(self, model: nn.Module, shard: Shard | None = None) -> dict[str, float]:
+        """Returns the score of each split, from 0 to 1.
+
+        Args:
+            shard: what the model is called on now, with the same owned rows; by default the first shard.
+        """
+        logits_NC = whole_graph_logits(model, shard or self._shard)
         scores = {}
         with self._communicator.ledger.phase("evaluation"):
             self._check_finite(logits_NC)
@@ -68,7 +72,7 @@ class Evaluation:
 
 
 def whole_graph_logits(model: nn.Module, shard: Shard) -> Tensor:
-    """Returns the model's outputs for every node, in eval mode and without gradients; the mode is put back after."""
+    """Returns the outputs for every owned node, in eval mode and without gradients; the mode is put back after."""
     was_training = model.training
     model.eval()
     try:

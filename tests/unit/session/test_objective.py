@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from laconic.errors import ConfigError
-from laconic.trainer.objective import loss_part, usual_loss
+from laconic.session.objective import loss_part, usual_loss
 
 C = 4
 GENERATOR = torch.Generator().manual_seed(0)
