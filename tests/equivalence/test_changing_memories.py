@@ -92,7 +92,8 @@ def test_memories_of_rows_that_stay_are_kept_and_new_rows_arrive_as_they_are():
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
-        text = f"exchange({with_ways(\'codec=error_feedback(codec=topk), schedule=constant(value=8.0)\')}, partitioner=random)"
+        settings = "codec=error_feedback(codec=topk), schedule=constant(value=8.0)"
+        text = f"exchange({with_ways(settings)}, partitioner=random)"
         strategy = begin(text, graph, model, communicator)
         train(strategy, model, communicator, Seen(), torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3], {})
         before = memories_of(strategy)
@@ -213,7 +214,8 @@ def test_a_change_that_a_budget_does_not_pay_for_is_refused_on_all_ranks():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, models[transport.rank], communicator)
+        spec = f"exchange({with_ways(text)}, partitioner=random)"
+        strategy = begin(spec, graph, models[transport.rank], communicator)
         step(strategy, models[transport.rank], 1)
         before = strategy.start_epoch(2)
         with pytest.raises(ConfigError, match=r"5 epochs cost .* at least .* more than the \d+ that are left of \d+"):
@@ -230,7 +232,7 @@ def test_a_message_of_another_version_of_the_plan_is_refused_on_all_ranks():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        text = f"exchange({with_ways(\'codec=quantize(bits=4)\')}, partitioner=random)"
+        text = f"exchange({with_ways('codec=quantize(bits=4)')}, partitioner=random)"
         strategy = begin(text, graph, models[transport.rank], communicator)
         strategy.change(change)
         if transport.rank == 1:
@@ -255,7 +257,8 @@ def test_an_adaptive_schedule_goes_on_from_what_it_measured():
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator, seen = models[transport.rank], Communicator(transport, Ledger(transport.rank)), Seen()
-        text = f"exchange({with_ways(\'codec=quantize, schedule=adaptive(theta=0.001, most=16.0, epochs=20)\')}, partitioner=random)"
+        settings = "codec=quantize, schedule=adaptive(theta=0.001, most=16.0, epochs=20)"
+        text = f"exchange({with_ways(settings)}, partitioner=random)"
         strategy = begin(text, graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         train(strategy, model, communicator, seen, optimizer, range(1, 7), {4: [change]})

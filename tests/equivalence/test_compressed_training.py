@@ -42,7 +42,8 @@ def gradient_norms(text: str, epochs: int) -> list[float]:
         torch.set_num_threads(1)
         communicator = Communicator(transport, Ledger(transport.rank))
         model, twin = models[transport.rank]
-        coded, exact = (parse_strategy(f"exchange({codec}, partitioner=random)") for codec in (text, "codec=identity"))
+        ways = "partitioner=random, edges=destination, reach=0"
+        coded, exact = (parse_strategy(f"exchange({codec}, {ways})") for codec in (text, "codec=identity"))
         coded.attach(model, coded.place(graph, communicator), seed=5)
         exact.attach(twin, exact.place(graph, communicator), seed=5)
         norms = []

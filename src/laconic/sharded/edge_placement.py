@@ -54,7 +54,7 @@ def with_edges_at(placement: Placement, edges: EdgePlace) -> Placement:
 
 
 def _at_destinations(placement: Placement) -> Placement:
-    plain = at_destinations(
+    return at_destinations(
         placement.shard,
         placement.exchange,
         largest_num_rows=placement.largest_num_rows,
@@ -63,7 +63,6 @@ def _at_destinations(placement: Placement) -> Placement:
         num_train=placement.num_train,
         halo_x=placement.halo_x,
     )
-    return replace(plain, sources=placement.sources)
 
 
 @final

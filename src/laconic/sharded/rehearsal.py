@@ -27,6 +27,7 @@ from laconic.sharded.booked import BookedCoder
 from laconic.sharded.coder import ProductCoder
 from laconic.sharded.cut import Cut
 from laconic.sharded.hops import with_hops
+from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import Exchanged
 
@@ -142,12 +143,16 @@ def _stage(placement: Placement) -> Placement:
     for hop in placement.hops:
         hops.append(hop.booked(edges, weights, ledger))
         edges = hops[-1].block.adjacency
+    operators = placement.operators.booked(stage.adjacency, weights, ledger)
+    sources = None if placement.sources is None else placement.sources.booked(ledger)
+    if isinstance(operators, BlockOperators) and not placement.is_covered:
+        sources = operators.columns
     return dataclasses.replace(
         placement,
         shard=stage,
         communicator=communicator,
-        operators=placement.operators.booked(stage.adjacency, weights, ledger),
-        sources=None if placement.sources is None else placement.sources.booked(ledger),
+        operators=operators,
+        sources=sources,
         row_ids=ids,
         column_ids=ids,
         swap=placement.swap.booked(ledger),

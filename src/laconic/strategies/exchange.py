@@ -149,11 +149,20 @@ class Exchange(PlacedStrategy):
         check_plain_model(model, shard)
         check_codable(self.codec, shard, self.placement.communicator)
         check_shared(model, shard)
-        if self._model is None and (self.edges == "auto" or self.reach is None):
-            # The model was not known when edges were placed.
-            self._place_edges(model)
+        self._know(model)
         check_coded_edges(model, self.placement, self.codec)
         check_reach(model, self.placement)
+
+    def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
+        self._know(model)
+        return super().attach(model, shard, seed=seed)
+
+    def _know(self, model: nn.Module) -> None:
+        """Decides again how neighbours are known, if the model was not known when the graph was placed."""
+        if self._model is None:
+            self._model = model
+            if self.edges == "auto" or self.reach is None:
+                self._place_edges(model)
 
     def change(self, change: GraphChange) -> Shard:
         assert self._attachment is not None, "attach comes before the first change"
