@@ -1,14 +1,12 @@
 """What a grid can share: fixed operators always, attention where features are whole, others where rows of edges are."""
 
 from torch import nn
-from torch_geometric.nn import APPNP, GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv, SGConv
+from torch_geometric.nn import APPNP, GATConv, GATv2Conv, MessagePassing
 
 from laconic.attach import why_no_kernel
+from laconic.attach.fixed_operators import why_not_fixed
 from laconic.comm.grid import Grid
 from laconic.errors import UnsupportedModelError
-
-_FIXED = (GCNConv, SAGEConv, GINConv, GraphConv, SGConv, APPNP)
-_ATTENTION = (GATConv, GATv2Conv)
 
 
 def check_convolutions(model: nn.Module, grid: Grid) -> None:
@@ -17,14 +15,15 @@ def check_convolutions(model: nn.Module, grid: Grid) -> None:
         # As in halo exchange, all edges into a rank's rows are there.
         return
     for name, module in model.named_modules():
-        if not isinstance(module, MessagePassing) or is_fixed(module) or (grid.pj == 1 and _is_attention(module)):
+        reason = why_not_fixed(module) if isinstance(module, MessagePassing) else None
+        if reason is None or (grid.pj == 1 and _is_attention(module)):
             continue
         where = 'grid="1d" or the strategy exchange'
         if _is_attention(module):
             where = f"a grid with pj=1, such as 1d or 2d: it needs whole rows, and this one has pj={grid.pj}"
         raise UnsupportedModelError(
             f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix "
-            f"({_why_not_fixed(module)}), which {grid} cannot share. Use {where}; or torch_geometric.nn's own GCNConv, "
+            f"({reason}), which {grid} cannot share. Use {where}; or torch_geometric.nn's own GCNConv, "
             f"SAGEConv (mean, sum), GINConv, GraphConv, SGConv or APPNP, which are."
         )
 
@@ -46,14 +45,5 @@ def check_symmetric_convolutions(model: nn.Module) -> None:
             )
 
 
-def _why_not_fixed(conv: MessagePassing) -> str:
-    return why_no_kernel(conv) or ("attention decides its weights" if _is_attention(conv) else "it takes a maximum")
-
-
-def is_fixed(conv: MessagePassing) -> bool:
-    """Whether a convolution is a fixed matrix: the same weight for an edge in every step, whatever the rows are."""
-    return why_no_kernel(conv) is None and type(conv) in _FIXED and conv.aggr != "max"
-
-
-def _is_attention(conv: MessagePassing) -> bool:
-    return why_no_kernel(conv) is None and type(conv) in _ATTENTION
+def _is_attention(conv: nn.Module) -> bool:
+    return isinstance(conv, GATConv | GATv2Conv) and why_no_kernel(conv) is None

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
+from laconic.attach.fixed_operators import why_not_fixed
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.records import LedgerRecord
 from laconic.sharded.axis import AxisExchange
-from laconic.sharded.check import is_fixed
 from laconic.sharded.cut import Cut
 from laconic.sharded.hops import find_hops
 from laconic.sharded.placement import Placement
@@ -35,7 +35,7 @@ _USUAL_EPOCHS = 100
 def why_not_recompute(model: nn.Module) -> str | None:
     """Returns which layer's rows cannot be computed on another rank, and why; None if all can."""
     for name, module in model.named_modules():
-        if isinstance(module, MessagePassing) and not is_fixed(module):
+        if isinstance(module, MessagePassing) and why_not_fixed(module) is not None:
             return f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix"
     return None
 

@@ -45,7 +45,7 @@ def losses_in(folder):
         "codec=quantize, schedule=adaptive(most=16.0, epochs=8, tail=0.0, calibrate=3)",
     ],
 )
-@pytest.mark.parametrize(("kind", "num_ranks"), [("exchange(", 3), ('full_graph(grid="2d", ', 4)])
+@pytest.mark.parametrize(("kind", "num_ranks"), [("exchange(reach=0, ", 3), ('full_graph(grid="2d", ', 4)])
 def test_a_run_that_goes_on_from_a_checkpoint_equals_one_that_never_stopped(
     tmp_path, graph, model, on_ranks, text, kind, num_ranks
 ):
@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_equals_one_that_never_stopped(
 
 
 def test_on_another_number_of_ranks_a_run_goes_on_with_empty_memories(tmp_path, graph, model, on_ranks):
-    strategy = "exchange(codec=error_feedback, partitioner=random)"
+    strategy = "exchange(codec=error_feedback, reach=0, partitioner=random)"
     config = config_at(tmp_path / "run", strategy, 4)
     on_ranks(3, lambda one: start(config, graph=graph, model=copy.deepcopy(model), communicator=one))
     longer = [{"training": {"epochs": 6}}]

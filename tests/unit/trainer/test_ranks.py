@@ -22,7 +22,7 @@ from laconic.strategies import parse_strategy
 from laconic.trainer import Config, DataConfig, RunConfig, TrainingConfig, loop, predict, resume, start
 from laconic.trainer.checkpoint import Checkpoints
 
-HALO = "exchange(partitioner=random)"
+HALO = "exchange(partitioner=random, edges=destination, reach=0)"
 # What a step and an evaluation cost; the rest is setting up and writing down.
 WORK = ("forward", "backward", "gradients", "evaluation")
 
@@ -186,19 +186,25 @@ def test_the_summary_tells_what_all_ranks_received_by_what_it_was_for(tmp_path, 
     assert kept["traffic"]["received"] == summary.traffic.received
 
 
-def test_the_ledger_holds_what_was_predicted_for_every_rank_and_epoch(tmp_path, graph, model, train, on_ranks):
+@pytest.mark.parametrize(
+    ("strategy", "phases"), [(HALO, WORK), ("exchange(partitioner=random)", ("gradients", "evaluation"))]
+)
+def test_the_ledger_holds_what_was_predicted_for_every_rank_and_epoch(
+    tmp_path, graph, model, train, on_ranks, strategy, phases
+):
     def predicted_rows(communicator):
-        strategy = parse_strategy(HALO)
-        strategy.place(graph, communicator)
-        rows = strategy.predict_traffic(copy.deepcopy(model))
+        member = parse_strategy(strategy)
+        member.expect_model(model)
+        member.place(graph, communicator)
+        rows = member.predict_traffic(copy.deepcopy(model))
         return [row for row in rows if row.epoch == 1]
 
-    train(3, config_at(tmp_path / "run"), graph, model)
+    train(3, config_at(tmp_path / "run", strategy=strategy), graph, model)
     counted = ledger_in(tmp_path / "run")
     # Epoch 0 is what it took to come together.
     assert {(row.rank, row.epoch) for row in counted} == {(rank, epoch) for rank in range(3) for epoch in range(7)}
     for rank, predicted in enumerate(on_ranks(3, predicted_rows)):
-        assert {row.phase for row in predicted} == set(WORK)
+        assert {row.phase for row in predicted} == set(phases)
         for epoch in range(1, 7):
             expected = [dataclasses.replace(row, epoch=epoch) for row in predicted]
             found = [row for row in counted if (row.rank, row.epoch) == (rank, epoch) and row.phase in WORK]

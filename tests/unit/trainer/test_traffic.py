@@ -12,7 +12,7 @@ from laconic.models import build_model, parse_model
 from laconic.trainer import resume, start
 from laconic.trainer.config import TrainingConfig
 
-CODED = "exchange(partitioner=random, codec=quantize(bits=2))"
+CODED = "exchange(partitioner=random, edges=destination, reach=0, codec=quantize(bits=2))"
 MODELS = {
     "gcn": lambda: GCN(8, 16, 2, 4, dropout=0.5),
     "sage with batch norm": lambda: GraphSAGE(8, 16, 3, 4, norm="batch_norm"),
