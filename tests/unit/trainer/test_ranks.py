@@ -187,7 +187,7 @@ def test_the_summary_tells_what_all_ranks_received_by_what_it_was_for(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "phases"), [(HALO, WORK), ("exchange(partitioner=random)", ("gradients", "evaluation"))]
+    ("strategy", "phases"), [(HALO, WORK), ("exchange(partitioner=random)", ("forward", "gradients"))]
 )
 def test_the_ledger_holds_what_was_predicted_for_every_rank_and_epoch(
     tmp_path, graph, model, train, on_ranks, strategy, phases
