@@ -22,6 +22,7 @@ from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.message_sizes import Counts, Rates
 from laconic.comm.schedules import Line, Measured
 from laconic.comm.schedules.base import OfLine
+from laconic.errors import CheckpointError
 from laconic.gradients.shared import SharedGradients
 from laconic.sharded.axis import Arrival, Axis, AxisExchange
 from laconic.sharded.cut import Cut
@@ -158,11 +159,24 @@ class ExchangeCoder:
 
     def state(self) -> dict[str, Any]:
         """Returns for whom `tensors` are."""
-        return {"num_ranks": self.fetch.communicator.num_ranks, "next_epoch": self.next_epoch}
+        return {
+            "num_ranks": self.fetch.communicator.num_ranks,
+            "next_epoch": self.next_epoch,
+            "num_vectors": [int(self.fetch.counts.sum()), int(self.fold.counts.sum())],
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes back the result of `state`, before `load_tensors`."""
         self._is_same_ranks = state.get("num_ranks") == self.fetch.communicator.num_ranks
+        here = [int(self.fetch.counts.sum()), int(self.fold.counts.sum())]
+        # Versions before 0018 placed edges with their destinations and did not say how many rows that were.
+        saved = state.get("num_vectors", [here[0], 0])
+        if self._is_same_ranks and self.plan.codec.has_memory and saved != here:
+            raise CheckpointError(
+                f"The codec's memory in this checkpoint is of {saved[0]} rows and {saved[1]} partial sums between "
+                f"ranks, and here there are {here[0]} and {here[1]}: edges lie elsewhere. Go on with the settings of "
+                f"that run; a run of an earlier version had edges=destination, reach=0."
+            )
         self._epoch = state.get("next_epoch", 1) - 1
 
     def tensors(self) -> dict[str, Tensor]:

@@ -28,6 +28,8 @@ from laconic.sharded.rehearsal import exchanges_of_step, flops_of_step
 
 # Operations of a dense layer per second, of one core (a layer of 128 to 256 takes some 20 microseconds a row).
 _FLOPS_PER_SECOND = 25e9
+# Edges into rows of others that a reach chosen here may bring, for each edge of a rank.
+_MOST_OVER_OWNED = 2
 # Epochs that set-up is divided by.
 _USUAL_EPOCHS = 100
 
@@ -41,10 +43,16 @@ def why_not_recompute(model: nn.Module) -> str | None:
 
 
 def with_reach(placement: Placement, reach: int) -> Placement:
-    """Returns the placement with the rows within `reach` hops computed here; all ranks call it together."""
-    shard = placement.shard
-    if placement.communicator.num_ranks == 1 or not reach:
+    """Returns the placement with the rows within `reach` hops computed here; all ranks call it together.
+
+    Without any where a rank has fewer than two rows: torch would add a tensor of one row to one of many.
+    """
+    shard, communicator = placement.shard, placement.communicator
+    if communicator.num_ranks == 1 or not reach:
         return replace(placement, hops=())
+    with communicator.ledger.phase("setup"):
+        if communicator.all_reduce(torch.tensor([shard.num_rows]), op="min") < 2:
+            return replace(placement, hops=())
     assert isinstance(placement.sources, AxisExchange)
     hops = find_hops(placement.sources, shard.adjacency, shard.edge_weight, shard.node_ids, reach)
     return replace(placement, hops=hops)
@@ -91,6 +99,8 @@ def choose_reach(
     most, speed = num_exchanges(model, placement), link_mbit * 1e6 / 8
     best, best_seconds = placement, _seconds(model, placement, speed, predict)
     for reach in range(1, most + 1):
+        if reach > 1 and _has_too_many_edges(best):
+            return best
         further = with_reach(placement, reach)
         seconds = _seconds(model, further, speed, predict)
         if seconds >= best_seconds:
@@ -122,6 +132,21 @@ def _seconds(
         own = (way + features) / speed + extra / _FLOPS_PER_SECOND
     with placement.communicator.ledger.phase("setup"):
         return float(placement.communicator.all_reduce(torch.tensor([own], dtype=torch.float64), op="max"))
+
+
+def _has_too_many_edges(placement: Placement) -> bool:
+    """Whether the edges into the rows of the last hop, which the next hop needs, are too many for any rank."""
+    own, communicator = placement.shard.adjacency, placement.communicator
+    assert isinstance(placement.sources, AxisExchange)
+    with communicator.ledger.phase("setup"):
+        if len(placement.hops) == 1:
+            degrees = torch.from_numpy(own.row_degrees.astype(np.int64))
+            num_edges = int(placement.sources.lists.start(degrees).wait().sum())
+        else:
+            # A hop beyond the second is most of the graph.
+            num_edges = own.num_edges * _MOST_OVER_OWNED + 1
+        is_too_many = torch.tensor([int(num_edges > _MOST_OVER_OWNED * own.num_edges)])
+        return bool(communicator.all_reduce(is_too_many, op="max"))
 
 
 def _num_bytes(records: list[LedgerRecord], way: str) -> float:
