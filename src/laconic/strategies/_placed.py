@@ -19,6 +19,7 @@ from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.booked import BookedCoder
 from laconic.sharded.coder import ExchangeCoder
 from laconic.sharded.cut import Cut
+from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import Exchanged, RatePlan, costs_of
@@ -116,8 +117,11 @@ class PlacedStrategy(Strategy):
         return rehearse(model, placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
 
     def exact_traffic(self, model: nn.Module) -> list[LedgerRecord]:
-        """Returns what the same placement would move without a codec."""
-        return rehearse(model, self.placement)
+        """Returns the traffic without a codec; of edges between two ranks, that of halo exchange."""
+        placement = self.placement
+        if placement.is_covered or placement.hops:
+            placement = with_edges_at(placement, "destination")
+        return rehearse(model, placement)
 
     @property
     def _members(self) -> tuple[Codec, Schedule]:

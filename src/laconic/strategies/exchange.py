@@ -5,6 +5,7 @@ For an edge u -> v between two ranks the row of u is *fetched*, or *summed up* a
 exchange, and with a codec VARCO (arXiv 2406.17611).
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
@@ -43,6 +44,8 @@ from laconic.strategies._checks import (
 )
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies._placed import PlacedStrategy
+
+logger = logging.getLogger(__name__)
 
 
 @final
@@ -155,6 +158,8 @@ class Exchange(PlacedStrategy):
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         self._know(model)
+        if self.placement.communicator.rank == 0 and self.placement.communicator.num_ranks > 1:
+            logger.info("Neighbours on other ranks: %s.", self.choice)
         return super().attach(model, shard, seed=seed)
 
     def _know(self, model: nn.Module) -> None:
