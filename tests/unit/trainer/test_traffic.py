@@ -107,7 +107,7 @@ def test_a_resumed_run_counts_its_epochs_from_the_first(tmp_path, graph, train, 
 
 def test_epochs_on_one_rank_are_not_counted_by_a_run_that_goes_on_on_two(tmp_path, graph, on_ranks):
     model = model_of("gcn")
-    config = config_at(tmp_path / "run", epochs=4, strategy="single")
+    config = config_at(tmp_path / "run", epochs=4, strategy="exchange(edges=destination, reach=0)")
     start(config, graph=graph, model=copy.deepcopy(model))
 
     def go_on(communicator):
