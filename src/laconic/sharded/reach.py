@@ -14,9 +14,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import nn
-from torch_geometric.nn import MessagePassing
 
-from laconic.attach.fixed_operators import why_not_fixed
+from laconic.attach.fixed_operators import why_not_recompute
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.records import LedgerRecord
@@ -32,14 +31,6 @@ _FLOPS_PER_SECOND = 25e9
 _MOST_OVER_OWNED = 2
 # Epochs that set-up is divided by.
 _USUAL_EPOCHS = 100
-
-
-def why_not_recompute(model: nn.Module) -> str | None:
-    """Returns which layer's rows cannot be computed on another rank, and why; None if all can."""
-    for name, module in model.named_modules():
-        if isinstance(module, MessagePassing) and why_not_fixed(module) is not None:
-            return f"{name or 'the model'} is a {type(module).__name__}, whose aggregation is no fixed matrix"
-    return None
 
 
 def with_reach(placement: Placement, reach: int) -> Placement:

@@ -2,13 +2,14 @@
 
 import inspect
 import math
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn import MessagePassing
 
+from laconic.attach.fixed_operators import why_not_recompute
 from laconic.attach.forward import needs_edge_weight
 from laconic.comm.codecs import parse_codec
 from laconic.comm.codecs.identity import Identity
@@ -17,9 +18,10 @@ from laconic.comm.message_sizes import CODABLE
 from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
-from laconic.sharded.placement import Placement
-from laconic.sharded.reach import why_not_recompute
 from laconic.specs import unknown_name
+
+if TYPE_CHECKING:
+    from laconic.sharded.placement import Placement
 
 # By name, because some of these need packages that are not there, and others moved between versions of PyG.
 _HETEROGENEOUS = frozenset(
@@ -70,7 +72,7 @@ def check_edges(edges: str) -> None:
         raise ConfigError(unknown_name(edges, EDGES, family="edge placement"))
 
 
-def check_coded_edges(model: nn.Module, placement: Placement, codec: str) -> None:
+def check_coded_edges(model: nn.Module, placement: "Placement", codec: str) -> None:
     """Raises UnsupportedModelError where partial sums would be coded that the model does not have."""
     is_coded = not isinstance(parse_codec(codec), Identity) and placement.communicator.num_ranks > 1
     reason = why_not_recompute(model)

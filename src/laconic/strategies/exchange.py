@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from laconic.attach import Attachment
+from laconic.attach.fixed_operators import why_not_recompute
 from laconic.comm.communicator import Communicator
 from laconic.comm.new_rows import NewRows
 from laconic.errors import CheckpointError, ConfigError
@@ -30,7 +31,7 @@ from laconic.sharded.edge_placement import EdgePlace, with_edges_at
 from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import place
 from laconic.sharded.rates import Exchanged, RatePlan, spent_before
-from laconic.sharded.reach import check_reach, choose_reach, why_not_recompute, with_reach
+from laconic.sharded.reach import check_reach, choose_reach, with_reach
 from laconic.sharded.rehearsal import exchanges_of_step
 from laconic.sharded.trial import check_shared
 from laconic.store import Store

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from laconic.attach.fixed_operators import why_not_recompute
 from laconic.comm.codecs import parse_codec
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
@@ -23,7 +24,6 @@ from laconic.sharded.cut import Cut
 from laconic.sharded.edge_placement import EdgePlace, with_edges_at
 from laconic.sharded.placement import place
 from laconic.sharded.plan import Plan, make_plan, memory_limit
-from laconic.sharded.reach import why_not_recompute
 from laconic.sharded.rehearsal import rehearse
 from laconic.sharded.survey import survey
 from laconic.sharded.trial import check_shared
