@@ -4,6 +4,8 @@ In float64: losses, predictions and gradients of the first step to 1e-10, parame
 And what was predicted is what was counted, as integers.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -129,6 +131,48 @@ def test_what_cannot_be_done_is_refused_with_what_can(settings, build, told):
         outcomes(build, make_graph(), 3, "random", 1, f", {settings}")
 
 
+class WritesInPlace(nn.Module):
+    """Adds inner rows to a tensor that has outer ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = GCNConv(IN, 8), GCNConv(8, 8), GCNConv(8, OUT)
+
+    def forward(self, x, edge_index):
+        total, hidden = x.new_zeros(x.size(0), 8), x
+        for conv in (self.first, self.second):
+            hidden = conv(hidden, edge_index).relu()
+            total.add_(hidden)
+        return self.last(total, edge_index)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_hops_would_change_exchanges_its_rows_or_refuses_a_reach():
+    single, ranks = outcomes(WritesInPlace, make_graph(), 3, "random", 3, ", link_mbit=0.001")
+    check_equal(single, ranks)
+    with pytest.raises(UnsupportedModelError, match=r"tried on a tiny graph.*reach=0"):
+        outcomes(WritesInPlace, make_graph(), 3, "random", 1, ", reach=1")
+
+
+def test_rows_without_meaning_make_no_nan():
+    class Unit(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList([GCNConv(IN, 8), GCNConv(8, 8), GCNConv(8, OUT)])
+
+        def forward(self, x, edge_index):
+            for conv in self.convs:
+                x = conv(x / x.norm(dim=1, keepdim=True), edge_index)
+            return x
+
+    # A dense graph: all other rows are one hop away, and the second hop is empty.
+    graph = make_graph(24)
+    ends = torch.cartesian_prod(torch.arange(24), torch.arange(24)).t()
+    graph = replace(graph, edge_index=ends[:, ends[0] != ends[1]])
+    single, ranks = outcomes(Unit, graph, 3, "random", 3, ", reach=2")
+    check_equal(single, ranks)
+
+
 def test_bad_settings_are_refused_at_once():
     for text, told in [
         ("edges=sorce", "Did you mean 'source'"),
@@ -161,7 +205,7 @@ def test_hops_that_would_bring_most_of_the_graph_are_not_chosen():
         strategy = parse_strategy("exchange(partitioner=random, link_mbit=0.001)")
         model = GraphSAGE(IN, 8, 4, OUT).double()
         strategy.expect_model(model)
-        strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
+        strategy.check(model, strategy.place(graph, Communicator(transport, Ledger(transport.rank))))
         return strategy.choice
 
     assert set(run_ranks(4, on_rank)) == {"edges=cover, reach=1"}

@@ -26,7 +26,7 @@ from laconic.attach.forward import needs_edge_weight, plain_forward, signature_o
 from laconic.attach.norms import is_over_nodes, norm_forward
 from laconic.attach.scope import Scope, StandIn
 from laconic.attach.shared import NOT_ROWS, is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
-from laconic.attach.trimming import TrimmedRows, owned_rows
+from laconic.attach.trimming import TrimmedRows, owned_rows, refuse_input_gradients
 from laconic.attach.uncompiled import uncompiled
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
@@ -295,6 +295,8 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if not self.training and scope.aggregator.is_shared and is_of_another_graph(scope.shard, args, kwargs):
         with scope.elsewhere():
             return plain_forward(self)(self, *args, **kwargs)
+    if scope.shard.rows_within:
+        refuse_input_gradients(scope.shard, (*args, *kwargs.values()))
     inner = _inner_forward(self, scope)
     if not self.training:
         with scope.passing(is_training=False), _trimming(scope):

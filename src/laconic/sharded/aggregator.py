@@ -194,9 +194,10 @@ class ShardedAggregator(Aggregator):
 
     def _hop_matrix(self, hop: int, aggregation: Linear) -> HopMatrix:
         if (hop, aggregation) not in self._hop_matrices:
-            with self._setup():
-                whole = self._placement.hops[hop - 1].block.whole(aggregation)
-            self._hop_matrices[hop, aggregation] = HopMatrix(whole)
+            # Out of inference mode: a tensor made in it could not be trained on later.
+            with self._setup(), torch.inference_mode(False):
+                matrix = HopMatrix(self._placement.hops[hop - 1].block.whole(aggregation))
+            self._hop_matrices[hop, aggregation] = matrix
         return self._hop_matrices[hop, aggregation]
 
     def _drop_in_hop(self, hop: int, aggregation: Linear, probability: float, keys: Sequence[np.uint64]) -> HopMatrix:

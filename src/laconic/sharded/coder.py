@@ -123,6 +123,10 @@ class ExchangeCoder:
     def change(self, placement: Placement, fetch: CodedExchange, cut: Cut, plan: RatePlan) -> None:
         """Goes on with other edges and their rates; the schedule does not begin anew. All ranks call it together."""
         self._measure()
+        # Messages of late codecs that are still under way are for the lists before.
+        for coded in (self.fetch, self.fold):
+            for arriving in coded.under_way.values():
+                arriving.wait()
         self.fetch, self.fold = fetch, coded_fold(placement, plan.codec, cut.folded)
         self._fold_lists, self.plan = _lists(placement), plan
         self._forget_errors()

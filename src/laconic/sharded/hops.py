@@ -44,7 +44,8 @@ class HopAxis(PlacedAxis):
 
     Args:
         rows: the exchange of the rows.
-        num_empty: rows of zeros behind them: one where no row comes.
+        num_empty: rows without meaning behind them, copies of the first: one where no row comes. Of zeros, a layer
+            such as x / x.norm() would make NaN.
     """
 
     def __init__(self, rows: PlacedAxis, num_empty: int) -> None:
@@ -57,7 +58,7 @@ class HopAxis(PlacedAxis):
 
     def start_expand(self, x: Tensor, widest: int) -> Arrival:
         coming = self._rows.start_expand(x, widest)
-        empty = x.new_zeros(self._num_empty, x.shape[1])
+        empty = x.detach()[:1].expand(self._num_empty, -1)
         return Decoded(lambda: torch.cat([coming.wait(), empty])) if self._num_empty else coming
 
     def start_fold(self, partial: Tensor, widest: int) -> Arrival:
@@ -160,7 +161,7 @@ def find_hops(
             num_before = len(edges.place_of)
             is_empty = int(lists.num_received == 0)
             came = lists.start(ids).wait()
-            came = torch.cat([came, came.new_zeros(is_empty)])
+            came = torch.cat([came, ids[:is_empty]])
             places = lists.start(torch.from_numpy(edges.place_of)).wait().numpy()
             edges = edges.with_columns(np.append(places, np.full(is_empty, -1)))
             line = range(communicator.num_ranks)

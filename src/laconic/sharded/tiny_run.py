@@ -20,7 +20,9 @@ from laconic.graph import Graph, Shard
 from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.block import BlockMap
 from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import place
+from laconic.sharded.reach import with_reach
 from laconic.store import chunk_in_memory
 
 NUM_NODES = 12
@@ -116,10 +118,11 @@ def run_whole(model: nn.Module, graph: Graph) -> TinyRun:
     return TinyRun(NUM_NODES).run(mine, shard)
 
 
-def run_shared(model: nn.Module, graph: Graph, runs: list[TinyRun]) -> list[TinyRun]:
+def run_shared(model: nn.Module, graph: Graph, runs: list[TinyRun], reach: int = 0) -> list[TinyRun]:
     """Runs copies of `model` on two ranks.
 
     Args:
+        reach: hops over which rows of the other rank are computed here.
         runs: filled with the run of each rank, also where one raises an error.
     """
     parts = np.arange(NUM_NODES) % _NUM_RANKS
@@ -129,9 +132,10 @@ def run_shared(model: nn.Module, graph: Graph, runs: list[TinyRun]) -> list[Tiny
         communicator = Communicator(transport, Ledger(transport.rank))
         block_map = BlockMap.one_axis(ChunkMap.even(np.bincount(parts).tolist(), _NUM_RANKS))
         placement = place(lambda number: chunk_in_memory(graph, parts, _NUM_RANKS, number), block_map, communicator)
-        mine = copy.deepcopy(model)
-        attach(mine, placement.shard, aggregator=ShardedAggregator(placement))
-        return runs[transport.rank].run(mine, placement.shard)
+        placement = with_reach(placement, reach)
+        mine, shard = copy.deepcopy(model), with_hops(placement.shard, placement.hops, communicator.ledger)
+        attach(mine, shard, aggregator=ShardedAggregator(placement, shard=shard))
+        return runs[transport.rank].run(mine, shard)
 
     # Long: on a busy machine the first run waits for kernels to be compiled.
     return run_ranks(_NUM_RANKS, run, timeout=120)

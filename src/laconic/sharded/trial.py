@@ -57,6 +57,26 @@ def check_shared(model: nn.Module, shard: Shard) -> None:
             )
 
 
+def why_not_hops(model: nn.Module, shard: Shard, reach: int) -> str | None:
+    """Returns how a model fails where rows of other ranks are computed here too; None if it is the same.
+
+    It may write inner rows into a tensor that has outer ones, compare shapes, or mix rows in code that torch does not
+    show us. So it is tried, as in `check_shared`.
+    """
+    for training in (False, True):
+        copied = _awakened(detached_copy(model).train(training))
+        with torch.random.fork_rng(devices=[]):
+            plain, graph, whole = _run_in_first_dtype(copied, shard)
+            parts: list[TinyRun] = []
+            try:
+                run_shared(plain, graph, parts, reach)
+            except Exception as error:
+                return f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if not difference([whole.output], [[part.output] for part in parts]) <= _TOLERANCES[graph.x.dtype][1]:
+            return "it gave other outputs"
+    return None
+
+
 def _check_mode(model: nn.Module, shard: Shard) -> set[str]:
     """Tries the model in the mode that it is in, and returns the names of the convolutions that it used."""
     kind, when = type(model).__name__, "training" if model.training else "evaluation"

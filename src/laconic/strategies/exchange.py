@@ -18,7 +18,7 @@ from laconic.attach import Attachment
 from laconic.attach.fixed_operators import why_not_recompute
 from laconic.comm.communicator import Communicator
 from laconic.comm.new_rows import NewRows
-from laconic.errors import CheckpointError, ConfigError
+from laconic.errors import CheckpointError, ConfigError, UnsupportedModelError
 from laconic.graph import Graph, GraphChange, Shard
 from laconic.launching.agreement import check_agreement
 from laconic.sharded.aggregator import ShardedAggregator
@@ -33,7 +33,7 @@ from laconic.sharded.placement import place
 from laconic.sharded.rates import Exchanged, RatePlan, spent_before
 from laconic.sharded.reach import check_reach, choose_reach, with_reach
 from laconic.sharded.rehearsal import exchanges_of_step
-from laconic.sharded.trial import check_shared
+from laconic.sharded.trial import check_shared, why_not_hops
 from laconic.store import Store
 from laconic.strategies._checks import (
     check_codable,
@@ -83,6 +83,7 @@ class Exchange(PlacedStrategy):
     _past: tuple[int, int] = field(default=(1, 0), init=False, repr=False)
     # Whether every rank has two rows at least.
     _has_rows: bool = field(default=False, init=False, repr=False)
+    _is_decided: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_schedule(self.codec, self.schedule)
@@ -118,7 +119,7 @@ class Exchange(PlacedStrategy):
         return self._placement.shard
 
     def _place_edges(self, model: nn.Module | None) -> None:
-        """Decides how neighbours are known, and makes it so; all ranks call it together.
+        """Places the edges, and the rows that are computed here if a reach is asked for; all ranks call it together.
 
         Args:
             model: None where it is not known yet.
@@ -130,11 +131,7 @@ class Exchange(PlacedStrategy):
                 edges = "destination"
             placement = with_edges_at(placement, edges)
         self._cut = Cut.of(placement) if self._is_coded else None
-        if self.reach is not None:
-            placement = with_reach(placement, self.reach)
-        elif model is not None and self._has_rows:
-            placement = choose_reach(model, placement, self.link_mbit, lambda other: self._predict(model, other))
-        self._placement = placement
+        self._placement = with_reach(placement, self.reach or 0)
 
     def _check_reach_fits(self, chunk_map: ChunkMap) -> None:
         # A sum of one row and many is one of many to torch: hops are told apart by their numbers of rows.
@@ -156,6 +153,12 @@ class Exchange(PlacedStrategy):
         self._know(model)
         check_coded_edges(model, self.placement, self.codec)
         check_reach(model, self.placement)
+        reason = why_not_hops(model, shard, self.reach) if self.reach and self.placement.hops else None
+        if reason is not None:
+            raise UnsupportedModelError(
+                f"reach={self.reach} computes rows of other ranks here, and this model is not the same then: tried on "
+                f"a tiny graph, {reason}. Leave reach out, or set reach=0."
+            )
 
     def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
         self._know(model)
@@ -164,11 +167,23 @@ class Exchange(PlacedStrategy):
         return super().attach(model, shard, seed=seed)
 
     def _know(self, model: nn.Module) -> None:
-        """Decides again how neighbours are known, if the model was not known when the graph was placed."""
-        if self._model is None:
-            self._model = model
-            if self.edges == "auto" or self.reach is None:
-                self._place_edges(model)
+        """Decides how neighbours are known, once, when features are prepared and the model is known."""
+        if self._is_decided:
+            return
+        self._is_decided = True
+        if self._model is None and self.edges == "auto":
+            self._place_edges(model)
+        if self.reach is None and self._has_rows:
+            self._choose_reach(model)
+
+    def _choose_reach(self, model: nn.Module) -> None:
+        placement = self.placement
+        chosen = choose_reach(model, placement, self.link_mbit, lambda other: self._predict(model, other))
+        reason = why_not_hops(model, chosen.shard, len(chosen.hops)) if chosen.hops else None
+        if reason is None:
+            self._placement = chosen
+        elif placement.communicator.rank == 0:
+            logger.info("Rows of other ranks are exchanged, not computed here: tried on a tiny graph, %s.", reason)
 
     def change(self, change: GraphChange) -> Shard:
         assert self._attachment is not None, "attach comes before the first change"

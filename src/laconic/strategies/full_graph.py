@@ -17,6 +17,7 @@ from laconic.errors import ConfigError, StoreError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.launching.agreement import check_agreement, check_all_ready
 from laconic.launching.environment import rank_environment
+from laconic.sharded.axis import AxisExchange
 from laconic.sharded.block import BlockMap, arrays_of_block
 from laconic.sharded.check import check_convolutions, check_symmetric_convolutions
 from laconic.sharded.chunk_map import ChunkMap
@@ -136,11 +137,12 @@ class FullGraph(PlacedStrategy):
     def _place_edges(self, layout: Layout | None, communicator: Communicator) -> None:
         """Moves edges between two ranks to one of the two, where the grid has one axis; all ranks call it together."""
         placement = self.placement
-        is_one_axis = placement.grid.pi == communicator.num_ranks and self.is_sparse and not self.staged
+        is_one_axis = placement.grid.pi == communicator.num_ranks and isinstance(placement.sources, AxisExchange)
+        is_one_axis = is_one_axis and self.is_sparse and not self.staged
         if self.edges != "auto" and not is_one_axis:
             raise ConfigError(
                 f"edges={self.edges} is for grids of one axis with sparse exchange and without stages, and this is "
-                f"{placement.grid}, whose blocks say where edges lie. Use grid=1d, or leave edges out."
+                f"{placement.grid}, whose blocks say where edges lie. Use grid='1d', or leave edges out."
             )
         edges: EdgePlace = "cover" if self.edges == "auto" else self.edges
         has_whole_rows = self._model is not None and why_not_recompute(self._model) is not None
