@@ -183,7 +183,7 @@ def test_features_that_are_changed_in_place_are_refused_once_ranks_keep_what_was
         with transport:
             shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
             model = GCN(IN, 8, 2, OUT).double()
-            strategy.attach(model, shard, seed=0)
+            shard = strategy.attach(model, shard, seed=0).shard
             model(shard.x, shard.edge_index)
             if transport.rank == 1:
                 shard.x.mul_(2.0)

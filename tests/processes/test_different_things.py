@@ -108,7 +108,7 @@ def run_loop(transport: Transport, loop: Callable[[Session], None]) -> tuple[str
     torch.set_num_threads(1)
     communicator = Communicator(transport, Ledger(transport.rank))
     since = time.monotonic()
-    with laconic.join(make_graph(60), communicator=communicator) as session:
+    with laconic.join(make_graph(60), strategy="exchange(reach=0)", communicator=communicator) as session:
         # The one who breaks out does not wait for those who do not.
         try:
             loop(session)
@@ -181,7 +181,7 @@ def test_processes_that_part_end_as_after_any_error_and_are_not_aborted() -> Non
 
 FAIL_IN_A_PLAIN_LOOP = """
 import laconic
-session = laconic.join("sbm(nodes=60)")
+session = laconic.join("sbm(nodes=60)", strategy="exchange(reach=0)")
 if session.rank == 1:
     raise ValueError("a mistake of rank 1")
 session.communicator.barrier()

@@ -195,7 +195,7 @@ def test_the_ledger_holds_what_was_predicted_for_every_rank_and_epoch(
     def predicted_rows(communicator):
         member = parse_strategy(strategy)
         member.expect_model(model)
-        member.place(graph, communicator)
+        member.check(model, member.place(graph, communicator))
         rows = member.predict_traffic(copy.deepcopy(model))
         return [row for row in rows if row.epoch == 1]
 
