@@ -105,7 +105,7 @@ def test_two_ranks_leave_one_run_folder_and_one_summary(trained):
     assert "Ranks 2" in lines
     assert "Received by all ranks per epoch exact exchange share" in lines
     # Beside halo exchange: the default is exact too, and never moves more.
-    assert any(re.fullmatch(r"rows \S+ \S+ \S+ \S+ (\d\d?|100)%", line) for line in lines)
+    assert any(re.fullmatch(r"rows \S+ \S+ \S+ \S+ [\d.]+%", line) for line in lines)
     assert "Loading PyTorch and PyTorch Geometric for 2 ranks\nStarting 2 ranks\n" in done.stderr
     assert "Strategy exchange on 2 ranks, by default." in done.stderr
     assert done.stdout.count("Best epoch") == 1
