@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from tests.equivalence.change_runs import Seen, begin, changed_graph, check_predicted, draw_change, run_changing, train
-from tests.equivalence.coded_runs import sage
+from tests.equivalence.coded_runs import sage, with_ways
 from tests.equivalence.halo_runs import make_graph
 from tests.processes.rank_processes import run_processes
 
@@ -24,7 +24,7 @@ def train_on_rank(environment) -> Seen:
     torch.set_num_threads(1)
     with connect(environment, timeout=60) as transport:
         model, communicator, seen = sage(), Communicator(transport, Ledger(transport.rank)), Seen()
-        strategy = begin(f"exchange({TEXT}, partitioner=random)", make_graph(90), model, communicator)
+        strategy = begin(f"exchange({with_ways(TEXT)}, partitioner=random)", make_graph(90), model, communicator)
         train(
             strategy, model, communicator, seen, torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3, 4], changes()
         )

@@ -13,7 +13,7 @@ from laconic.strategies import parse_strategy
 
 def train(transport: Transport, text: str, epochs: int, model: torch.nn.Module) -> list[float]:
     torch.set_num_threads(1)
-    strategy = parse_strategy(f"exchange({text}, partitioner=random)")
+    strategy = parse_strategy(f"exchange({text}, partitioner=random, edges=destination, reach=0)")
     shard = strategy.place(make_graph(90), Communicator(transport, Ledger(transport.rank)))
     strategy.attach(model, shard, seed=5)
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
