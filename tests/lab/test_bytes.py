@@ -26,8 +26,9 @@ def store(tmp_path: Path) -> Path:
 def test_the_ledger_books_what_the_links_carried(store: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "laconic", "train", str(store), "--name", str(tmp_path / "run")]
     settings = ["--model", "sage(hidden=256, layers=3)", "--epochs", str(EPOCHS), "--set", "run.tensorboard=false"]
+    strategy = ["--strategy", "exchange(edges=destination, reach=0)"]
     with Lab(hosts=2, link="none") as lab:
-        result = lab.run([*command, *settings], capture=True)
+        result = lab.run([*command, *settings, *strategy], capture=True)
     assert result.exit_code == 0, [host.stderr for host in result.hosts]
     rows = read_records(tmp_path / "run" / "ledger.jsonl", LedgerRecord)
     assert {(row.rank, row.epoch) for row in rows} == {(rank, epoch) for rank in (0, 1) for epoch in range(EPOCHS + 1)}
