@@ -75,9 +75,6 @@ class Recorder:
 @final
 class _Recorded:
     def __init__(self, exchange: RowExchange, exchanges: list[Exchanged], layer: int) -> None:
-        self.communicator = exchange.communicator
-        self.num_owned = exchange.num_owned
-        self.add_back = exchange.add_back
         self.start_back = exchange.start_back
         self._exchange = exchange
         self._exchanges = exchanges

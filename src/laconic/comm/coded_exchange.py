@@ -214,10 +214,6 @@ class CodedRoute:
     def communicator(self) -> Communicator:
         return self._coded.communicator
 
-    @property
-    def num_owned(self) -> int:
-        return self._coded.exchange.num_owned
-
     def start(self, x: Tensor) -> Arriving:
         """Sends the rows of x, (N, ...), that others need, coded; what is waited for are the rows needed here."""
         if self._is_started:
@@ -233,10 +229,6 @@ class CodedRoute:
     def start_back(self, halo: Tensor) -> Arriving:
         """Sends gradients, one for each row that came, to the owners; what is waited for is (S, ...)."""
         return self._start(halo.detach(), "backward", lambda: self._coded.exchange.start_back(halo))
-
-    def add_back(self, back: Tensor, into: Tensor) -> None:
-        """Adds rows that came back to the owned rows they belong to, in place."""
-        self._coded.exchange.add_back(back, into)
 
     def _start(self, rows: Tensor, direction: Direction, start_plain: Callable[[], Arriving]) -> Arriving:
         coded, flat = self._coded, rows.flatten(1)

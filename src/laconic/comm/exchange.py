@@ -35,17 +35,9 @@ class Arriving(Protocol):
 class Route(Protocol):
     """How rows go to those who need them, and what was made of them back: as they are (RowExchange), or coded."""
 
-    @property
-    def communicator(self) -> Communicator: ...
-
-    @property
-    def num_owned(self) -> int: ...
-
     def start(self, x: Tensor) -> Arriving: ...
 
     def start_back(self, halo: Tensor) -> Arriving: ...
-
-    def add_back(self, back: Tensor, into: Tensor) -> None: ...
 
 
 @final

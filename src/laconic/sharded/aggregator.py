@@ -84,9 +84,9 @@ class ShardedAggregator(Aggregator):
         return sum_over_ranks(self._placement.communicator, x, self._position)
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
-        hop = self._hop_of(x)
         if self.is_remembered(x):
             return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
+        hop = self._hop_of(x)
         if hop:
             return self._hop_matrix(hop, aggregation) @ x
         return self._product(self._operator(aggregation), x)

@@ -222,34 +222,11 @@ def _lists(placement: Placement) -> RowExchange:
     return rows.lists
 
 
-@final
-class _Fetching(Axis):
-    """Rows go forward along a coded route, gradients come back."""
-
-    def __init__(self, route: Route, lists: RowExchange) -> None:
-        self._route = route
-        self._lists = lists
-
-    @property
-    def num_others(self) -> int:
-        return self._lists.num_received
-
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
-        return self._route.start(x)
-
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
-        return self._route.start_back(partial)
-
-    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
-        self._lists.add_back(arrived, into)
-
-
-@final
-class _Folding(Axis):
-    """Sums go forward along a coded route, gradients of rows come back.
+class _CodedAxis(Axis):
+    """An axis whose messages go along a coded route.
 
     Args:
-        lists: which of the own rows the sums belong to.
+        lists: who sends which of the own rows to whom when rows are expanded.
     """
 
     def __init__(self, route: Route, lists: RowExchange) -> None:
@@ -260,11 +237,27 @@ class _Folding(Axis):
     def num_others(self) -> int:
         return self._lists.num_received
 
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        self._lists.add_back(arrived, into)
+
+
+@final
+class _Fetching(_CodedAxis):
+    """Rows go forward, gradients come back."""
+
+    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+        return self._route.start(x)
+
+    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+        return self._route.start_back(partial)
+
+
+@final
+class _Folding(_CodedAxis):
+    """Sums go forward, gradients of rows come back."""
+
     def start_expand(self, x: Tensor, widest: int) -> Arrival:
         return self._route.start_back(x.detach().index_select(0, self._lists.send_rows))
 
     def start_fold(self, partial: Tensor, widest: int) -> Arrival:
         return self._route.start(partial)
-
-    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
-        self._lists.add_back(arrived, into)
