@@ -28,6 +28,7 @@ from compression_training import (
     models_for,
     new_optimizer,
     rows_and_gradients,
+    start,
     step,
     strategy_of,
 )
@@ -35,9 +36,9 @@ from harness import Benchmark, Target, console, difference, make_table
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
+from laconic.gradients.worker import Worker
 from laconic.graph import Graph, GraphChange
 from laconic.session.evaluate import Evaluation
-from laconic.strategies import parse_strategy
 
 FULL, OURS, FEEDBACK = "full", "ours", "feedback"
 EPOCHS, NUM_RANKS, DROPOUT = 100, 4, 0.5
@@ -206,25 +207,22 @@ def train_stream(
     every = CHANGED_EVERY * epochs // STREAM_EPOCHS
     num_changes, num_bytes, best = 0, 0, (-1.0, 0.0)
 
-    def begin() -> tuple[object, object]:
+    def begin() -> Worker:
         present = replace(graph, edge_index=torch.cat(list(shares[: num_changes + 1]), dim=1))
-        strategy = parse_strategy(settings)
-        shard = strategy.place(present, communicator)
-        return strategy, strategy.attach(model, shard, seed=seed)
+        return start(settings, present, model, communicator, seed)
 
-    strategy, attachment = begin()
-    evaluate = Evaluation("accuracy", attachment.shard, communicator)
+    worker = begin()
+    evaluate = Evaluation("accuracy", worker.shard, communicator)
     for epoch in range(1, epochs + 1):
         if epoch > 1 and (epoch - 1) % every == 0 and num_changes < NUM_CHANGES:
             num_changes += 1
             if way == ANEW:
-                attachment.detach()
-                strategy, attachment = begin()
-                shard = attachment.shard
+                worker.attachment.detach()
+                worker = begin()
             else:
-                shard = strategy.change(GraphChange(add_edges=graph.node_ids[shares[num_changes]]))
-            evaluate = Evaluation("accuracy", shard, communicator)
-        step(strategy, model, optimizer, epoch)
+                worker.change(GraphChange(add_edges=graph.node_ids[shares[num_changes]]))
+            evaluate = Evaluation("accuracy", worker.shard, communicator)
+        step(worker, optimizer, epoch)
         num_bytes += rows_and_gradients(communicator.ledger, epoch, and_setup=True)
         if num_changes == NUM_CHANGES:
             scores = evaluate(model)

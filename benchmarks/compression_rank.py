@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from compression_training import DROPOUT, MODEL, new_optimizer, rows_and_gradients, step, strategy_of
+from compression_training import DROPOUT, MODEL, new_optimizer, rows_and_gradients, start, step, strategy_of
 from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.comm.coded_exchange import CodedRoute
 from laconic.comm.gather import gather_texts
@@ -24,7 +24,6 @@ from laconic.launching.join import join_ranks
 from laconic.models import build_model, parse_model
 from laconic.session.evaluate import Evaluation
 from laconic.store import open_store
-from laconic.strategies import parse_strategy
 from laconic.trainer.warm_up import warm_up_model
 
 SCORED_EVERY = 2
@@ -51,18 +50,16 @@ def train(communicator: Communicator, source: Path | Graph, method: str, epochs:
     """Returns what this rank found; all ranks call it together."""
     data = open_store(source) if isinstance(source, Path) else source
     about = data if isinstance(data, Graph) else data.manifest
-    strategy = parse_strategy(strategy_of(method, "random", epochs))
-    shard = strategy.place(data, communicator)
     sizes = {"num_features": about.num_features, "num_classes": about.num_classes}
     model = build_model(parse_model(MODEL.format(dropout=DROPOUT)), **sizes, seed=0)
-    strategy.attach(model, shard, seed=0)
-    evaluate, optimizer = Evaluation("accuracy", shard, communicator), new_optimizer(model)
+    worker = start(strategy_of(method, "random", epochs), data, model, communicator)
+    evaluate, optimizer = Evaluation("accuracy", worker.shard, communicator), new_optimizer(model)
     steps, scores, num_bytes = [], [], 0
     for epoch in range(1, epochs + 1):
         communicator.ledger.take(0)
         communicator.barrier()
         since = time.perf_counter()
-        step(strategy, model, optimizer, epoch)
+        step(worker, optimizer, epoch)
         steps.append(time.perf_counter() - since)
         num_bytes += rows_and_gradients(communicator.ledger, epoch)
         if epoch % SCORED_EVERY == 0:

@@ -15,14 +15,16 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
 from laconic.comm.transport.local import LocalTransport
 from laconic.datasets import load
+from laconic.gradients.worker import Worker
 from laconic.graph import Graph, Shard
 from laconic.models import build_model, parse_model
 from laconic.partitioners import PARTITIONERS, assign_parts
 from laconic.session.data import prepare_features
 from laconic.session.evaluate import Evaluation
 from laconic.specs import parse_spec
+from laconic.store import Store
 from laconic.strategies import parse_strategy
-from laconic.strategies.base import Strategy
+from laconic.strategies.base import ExpectedRun
 
 Numbers = dict[str, float]
 SCORED_EVERY = 5
@@ -69,13 +71,13 @@ def measure(
     if method == "none":
         parts = without_bridges(graph, num_ranks, partitioner)
         alone = Communicator(LocalTransport(), Ledger(0))
-        curves = [train(parse_strategy("single"), parts, models[0], alone, seed, epochs, graph)]
+        curves = [train("single", parts, models[0], alone, seed, epochs, graph)]
     else:
 
         def on_rank(transport: Transport) -> Curve:
             torch.set_num_threads(1)
             communicator = Communicator(transport, Ledger(transport.rank))
-            strategy = parse_strategy(strategy_of(method, partitioner, epochs))
+            strategy = strategy_of(method, partitioner, epochs)
             return train(strategy, graph, models[transport.rank], communicator, seed, epochs, None)
 
         curves = run_ranks(num_ranks, on_rank, timeout=1800)
@@ -87,7 +89,7 @@ Curve = list[tuple[int, float, float]]
 
 
 def train(
-    strategy: Strategy,
+    strategy: str,
     graph: Graph,
     model: nn.Module,
     communicator: Communicator,
@@ -96,13 +98,12 @@ def train(
     scored_on: Graph | None,
 ) -> Curve:
     """Trains, and scores on the whole graph with full communication."""
-    shard = strategy.place(graph, communicator)
-    strategy.attach(model, shard, seed=seed)
-    evaluate = Evaluation("accuracy", shard, communicator)
+    worker = start(strategy, graph, model, communicator, seed)
+    evaluate = Evaluation("accuracy", worker.shard, communicator)
     optimizer = new_optimizer(model)
     num_bytes, curve = 0, []
     for epoch in range(1, epochs + 1):
-        step(strategy, model, optimizer, epoch)
+        step(worker, optimizer, epoch)
         num_bytes += rows_and_gradients(communicator.ledger, epoch)
         if epoch % SCORED_EVERY == 0 or epoch == epochs:
             scores = evaluate(model) if scored_on is None else score_whole(model, scored_on, communicator)
@@ -115,13 +116,18 @@ def new_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
 
 
-def step(strategy: Strategy, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
+def start(strategy: str, data: Graph | Store, model: nn.Module, communicator: Communicator, seed: int = 0) -> Worker:
+    """The worker of a strategy, given by its spec."""
+    return parse_strategy(strategy).start(data, communicator, ExpectedRun(model), seed=seed)
+
+
+def step(worker: Worker, optimizer: torch.optim.Optimizer, epoch: int) -> None:
     """One epoch of training."""
-    model.train()
-    shard = strategy.start_epoch(epoch)
+    model = worker.model.train()
+    shard = worker.start_epoch(epoch)
     rows = shard.train_rows
     out = run_model(model, shard)
-    loss = strategy.share_loss(F.cross_entropy(out[rows], shard.y[rows], reduction="sum") / strategy.num_train)
+    loss = worker.share_loss(F.cross_entropy(out[rows], shard.y[rows], reduction="sum") / worker.num_train)
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
@@ -171,21 +177,20 @@ def trace(name: str, num_ranks: int, partitioner: str, method: str, epochs: int)
     def on_rank(transport: Transport) -> list[tuple[int, int, float, float]]:
         torch.set_num_threads(1)
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = parse_strategy(strategy_of(method, partitioner, epochs))
         model = models[transport.rank]
-        strategy.attach(model, strategy.place(graph, communicator), seed=0)
-        coded = strategy._coder.fetch
+        exact = start(strategy_of("full", partitioner, epochs), graph, model, communicator)
+        rows = exact.predict_traffic()
+        exact.attachment.detach()
+        worker = start(strategy_of(method, partitioner, epochs), graph, model, communicator)
+        coded = worker.coder.fetch
         # A schedule that goes by errors takes them itself.
         is_asked = coded.errors is not None
         coded.errors = {}
-        exact = parse_strategy(strategy_of("full", partitioner, epochs))
-        exact.place(graph, communicator)
-        rows = exact.predict_traffic(model)
         full = sum(row.num_bytes for row in rows if row.layer >= 0 and row.phase in ("forward", "backward")) // 2
         optimizer, found = new_optimizer(model), []
         for epoch in range(1, epochs + 1):
             communicator.ledger.take(0)
-            step(strategy, model, optimizer, epoch)
+            step(worker, optimizer, epoch)
             lost = sum(one.lost for one in coded.errors.values())
             sent = sum(one.sent for one in coded.errors.values())
             if not is_asked:

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 
 from laconic.comm import Communicator, Ledger, Transport, run_ranks
 from laconic.comm.transport.local import LocalTransport
+from laconic.gradients.worker import Worker
 from laconic.graph import Graph
 from laconic.models import build_model, parse_model
+from laconic.papers.grappa.worker import GrappaWorker
 from laconic.session import Session
 from laconic.strategies import parse_strategy
-from laconic.strategies.base import Strategy
-from laconic.strategies.grappa import Grappa
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def first_gradients(graph: Graph, strategy: str, num_ranks: int, model: str) -> 
         session = Session(graph, parse_strategy(strategy), 0, Communicator(transport, Ledger(transport.rank)))
         model = session.attach(copies[transport.rank])
         gradients = []
-        for _, shard in session.epochs(_sweep_length(session.strategy)):
+        for _, shard in session.epochs(_sweep_length(session.worker)):
             model.zero_grad()
             session.loss(F.cross_entropy, model(shard.x, shard.edge_index), shard).backward()
             gradients.append(torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()]))
@@ -125,7 +125,5 @@ def first_gradients(graph: Graph, strategy: str, num_ranks: int, model: str) -> 
     return run(LocalTransport()) if num_ranks == 1 else run_ranks(num_ranks, run, timeout=600)[0]
 
 
-def _sweep_length(strategy: Strategy) -> int:
-    if isinstance(strategy, Grappa) and strategy._plan is not None:
-        return strategy._plan.sweep(0).num_super_epochs
-    return 1
+def _sweep_length(worker: Worker) -> int:
+    return worker.plan.sweep(0).num_super_epochs if isinstance(worker, GrappaWorker) else 1

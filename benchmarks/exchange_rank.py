@@ -29,6 +29,7 @@ from laconic.records import LedgerRecord
 from laconic.session.objective import loss_part, usual_loss
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
+from laconic.strategies.base import ExpectedRun
 from laconic.trainer.warm_up import warm_up_model
 
 STRATEGY = "exchange"
@@ -114,18 +115,16 @@ class Training:
         self.communicator, self._real = communicator, communicator.transport
         data = open_store(source) if isinstance(source, Path) else source
         about = data if isinstance(data, Graph) else data.manifest
-        self.strategy = parse_strategy(strategy)
         self._model = MODELS[model_name](about.num_features, WIDTH, LAYERS, about.num_classes)
-        self.strategy.expect_model(self._model)
-        shard = self.strategy.place(data, communicator)
-        self.strategy.check(self._model, shard)
-        self.strategy.attach(self._model, shard, seed=0)
+        self.placed = parse_strategy(strategy).place(data, communicator, ExpectedRun(self._model))
+        self.placed.check()
+        self.worker = self.placed.start(seed=0)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.001)
         self._epoch = 0
 
     def predict(self) -> list[LedgerRecord]:
         """Returns what will be sent and received, but for evaluation, which is not measured here."""
-        return [row for row in self.strategy.predict_traffic(self._model) if row.phase != "evaluation"]
+        return [row for row in self.worker.predict_traffic() if row.phase != "evaluation"]
 
     def train(self) -> float:
         """Returns the seconds of one epoch."""
@@ -145,11 +144,11 @@ class Training:
         self.communicator.transport = transport
         since = time.perf_counter()
         self._epoch += 1
-        shard = self.strategy.start_epoch(self._epoch)
+        shard = self.worker.start_epoch(self._epoch)
         rows = shard.train_rows
         logits = self._model(shard.x, shard.edge_index)
         part = loss_part(usual_loss(shard.y), logits[rows], shard.y[rows])
-        loss = self.strategy.share_loss(part.total, part.weight)
+        loss = self.worker.share_loss(part.total, part.weight)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
@@ -192,7 +191,7 @@ def measure(
         "of run": {way: num_bytes(moved, way) for way in WAYS},
         "exchanges": exchanges(rows, alone),
         "num_wrong": num_wrong,
-        "choice": str(getattr(training.strategy, "choice", "")),
+        "choice": str(getattr(training.worker, "choice", "")),
     }
 
 

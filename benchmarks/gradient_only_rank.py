@@ -20,17 +20,18 @@ import torch
 
 from exchange_rank import WAYS, Stub, num_bytes
 from harness import status_bytes
+from laconic.cached.interval_worker import IntervalWorker
 from laconic.comm import Communicator
 from laconic.comm.frames import HEADER_BYTES
 from laconic.comm.gather import gather_texts
 from laconic.launching.join import join_ranks
 from laconic.models import build_model, parse_model
+from laconic.papers.grappa.worker import GrappaWorker
 from laconic.records import LedgerRecord
 from laconic.session.objective import loss_part, usual_loss
 from laconic.store import open_store
 from laconic.strategies import parse_strategy
-from laconic.strategies.gradient_only import GradientOnly
-from laconic.strategies.grappa import Grappa
+from laconic.strategies.base import ExpectedRun
 from laconic.trainer.warm_up import warm_up_model
 
 # Of a turn: the first after a refresh and three that are like all others; fewer where only the switch is of interest.
@@ -92,34 +93,31 @@ class Contender:
         self._communicator, self._real = communicator, communicator.transport
         store = open_store(Path(way.folder))
         about = store.manifest
-        self.strategy = parse_strategy(way.strategy)
-        shard = self.strategy.place(store, communicator)
         self.model = build_model(
             parse_model(plan.model), num_features=about.num_features, num_classes=about.num_classes, seed=0
         )
-        self.strategy.check(self.model, shard)
-        self.strategy.attach(self.model, shard, seed=0)
+        self.worker = parse_strategy(way.strategy).start(store, communicator, ExpectedRun(self.model))
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001)
         self._epoch = 0
-        is_alone = isinstance(self.strategy, GradientOnly | Grappa)
-        self._super_epochs = self.strategy.intervals if is_alone else None
-        self.super_epoch = self.strategy.intervals.every if is_alone else 1
-        self.is_gradual = is_alone and self.strategy.intervals.is_gradual
-        self.moves_chunks = isinstance(self.strategy, Grappa)
+        is_alone = isinstance(self.worker, IntervalWorker)
+        self._super_epochs = self.worker.intervals if is_alone else None
+        self.super_epoch = self.worker.intervals.every if is_alone else 1
+        self.is_gradual = is_alone and self.worker.intervals.is_gradual
+        self.moves_chunks = isinstance(self.worker, GrappaWorker)
         self.step()
 
     def step(self) -> tuple[float, float]:
         """Takes a step; returns the seconds before it, in which a super-epoch may begin, and its own."""
         since = time.perf_counter()
         self._epoch += 1
-        shard = self.strategy.start_epoch(self._epoch)
+        shard = self.worker.start_epoch(self._epoch)
         begun = time.perf_counter()
         rows = shard.train_rows
         logits = self.model(shard.x, shard.edge_index)
-        shares = self.strategy.row_factors
-        factors = None if shares is None else shares * self.strategy.num_train
+        shares = self.worker.row_factors
+        factors = None if shares is None else shares * self.worker.num_train
         part = loss_part(usual_loss(shard.y), logits[rows], shard.y[rows], factors)
-        loss = self.strategy.share_loss(part.total, part.weight)
+        loss = self.worker.share_loss(part.total, part.weight)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()

@@ -39,6 +39,7 @@ from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.held import bytes_within
 from laconic.sharded.plan import held_bytes
 from laconic.strategies import parse_strategy
+from laconic.strategies.base import ExpectedRun
 
 LINKS = ("1gbit", "100mbit")
 PRESETS = ("1d", "1d_columns", "1.5d(c=2)", "2d", "grid(pi=2, pj=2)", "feature")
@@ -69,14 +70,19 @@ def received_by_published(preset: str) -> float:
     return broadcast * (line - 1) / line + reduced * 2 * (line - 1) / line
 
 
+def place(text: str, graph: Graph, transport, ledger: Ledger, model: torch.nn.Module | None = None):
+    """What a rank holds; products are counted without a model."""
+    run = ExpectedRun(model or torch.nn.Identity())
+    return parse_strategy(text).place(graph, Communicator(transport, ledger), run)
+
+
 def words_of_products(graph: Graph, grid: Grid | str, num_ranks: int, *, exchange: str) -> float:
     """Words that a rank receives (mean) in the four products of the published code's epoch."""
 
     def run(transport):
         ledger = Ledger(transport.rank)
-        strategy = parse_strategy(f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)')
-        shard = strategy.place(graph, Communicator(transport, ledger))
-        aggregator = ShardedAggregator(strategy.placement)
+        placed = place(f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)', graph, transport, ledger)
+        shard, aggregator = placed.shard, ShardedAggregator(placed.placement)
         aggregator.begin(is_training=True)
         aggregator.linear(Linear("gcn"), torch.zeros(shard.num_rows, WIDTHS[-1]))
         ledger.take(0)
@@ -93,12 +99,13 @@ def words_of_products(graph: Graph, grid: Grid | str, num_ranks: int, *, exchang
 
 def words_of_epoch(graph: Graph, grid: str, num_ranks: int, *, exchange: str) -> float:
     """Words of aggregation that a rank receives (mean) in an epoch of the same model, by prediction."""
-    model = GCN(WIDTHS[0], WIDTHS[1], 2, WIDTHS[2])
+    models = [GCN(WIDTHS[0], WIDTHS[1], 2, WIDTHS[2]) for _ in range(num_ranks)]
 
     def run(transport):
-        strategy = parse_strategy(f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)')
-        strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        rows = [row for row in strategy.predict_traffic(model) if row.epoch == 1 and row.phase != "evaluation"]
+        text = f'full_graph(grid="{grid}", exchange={exchange}, partitioner=random)'
+        placed = place(text, graph, transport, Ledger(transport.rank), models[transport.rank])
+        predicted = placed.start(seed=0).predict_traffic()
+        rows = [row for row in predicted if row.epoch == 1 and row.phase != "evaluation"]
         return sum(r.num_bytes for r in rows if r.direction == "received" and r.operation == "all_to_all") / 4
 
     return statistics.mean(run_ranks(num_ranks, run, timeout=300))
@@ -124,17 +131,15 @@ def measure_memory(graph: Graph, preset: str) -> dict[str, float]:
     grid = parse_grid(preset).of(NUM_HOSTS)
 
     def run(transport):
-        communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = parse_strategy(f'full_graph(grid="{preset}", partitioner=random)')
-        strategy.place(graph, communicator)
-        aggregator = ShardedAggregator(strategy.placement)
+        ledger = Ledger(transport.rank)
+        placed = place(f'full_graph(grid="{preset}", partitioner=random)', graph, transport, ledger)
+        aggregator = ShardedAggregator(placed.placement)
         aggregator.begin(is_training=True)
-        aggregator.linear(Linear("gcn"), strategy.placement.shard.x)
-        rows = torch.ones(strategy.placement.shard.num_rows, width, requires_grad=True)
+        aggregator.linear(Linear("gcn"), placed.shard.x)
+        rows = torch.ones(placed.shard.num_rows, width, requires_grad=True)
         aggregator.linear(Linear("gcn"), rows).sum().backward()
         del rows
-        auto = parse_strategy("full_graph(partitioner=random)")
-        auto.place(graph, communicator)
+        auto = place("full_graph(partitioner=random)", graph, transport, ledger)
         sizes = next(each.sizes for each in auto.plan.candidates if each.grid == grid)
         return bytes_within(aggregator), held_bytes(sizes, width, graph.x.itemsize)
 

@@ -18,6 +18,7 @@ from laconic.attach.aggregator import Linear
 from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.sharded.aggregator import ShardedAggregator
 from laconic.strategies import parse_strategy
+from laconic.strategies.base import ExpectedRun
 
 TARGET = Path(__file__).parents[1] / "docs" / "grids_words.svg"
 SQUARES, CUBES = (4, 9, 16, 25), (8, 27)
@@ -43,9 +44,9 @@ def counted(preset: str, num_ranks: int) -> float:
     def run(transport):
         ledger = Ledger(transport.rank)
         text = f'full_graph(grid="{preset}", exchange=dense, partitioner=hash)'
-        strategy = parse_strategy(text)
-        shard = strategy.place(graph, Communicator(transport, ledger))
-        aggregator = ShardedAggregator(strategy.placement)
+        # Counted without a model.
+        placed = parse_strategy(text).place(graph, Communicator(transport, ledger), ExpectedRun(torch.nn.Identity()))
+        shard, aggregator = placed.shard, ShardedAggregator(placed.placement)
         aggregator.begin(is_training=True)
         rows = torch.zeros(shard.num_rows, width, requires_grad=True)
         aggregator.linear(Linear("sum"), rows)

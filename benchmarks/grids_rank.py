@@ -25,7 +25,7 @@ class Contender:
         self._communicator = Communicator(communicator.transport, Ledger(communicator.rank))
         self._training = Training(self._communicator, source, model_name, strategy)
         self._communicator.ledger.take(0)
-        plan = getattr(self._training.strategy, "plan", None)
+        plan = getattr(self._training.placed, "plan", None)
         self._chosen = "" if plan is None else str(plan.best.grid)
         predicted = self._training.predict()
         self._of_each_epoch = [row for row in predicted if row.epoch == 1]

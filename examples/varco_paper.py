@@ -15,6 +15,7 @@ from laconic.datasets import load
 from laconic.graph import Graph
 from laconic.models import build_model
 from laconic.strategies import parse_strategy
+from laconic.strategies.base import ExpectedRun
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import read_layer, resolve
 from laconic.units import format_bytes
@@ -28,9 +29,9 @@ def bytes_by_epoch(config: Config, strategy: str, graph: Graph, num_ranks: int, 
     models = [build_model(config.model, **sizes, seed=0) for _ in range(num_ranks)]
 
     def on_rank(transport: Transport) -> list[int]:
-        placed = parse_strategy(strategy)
-        placed.place(graph, Communicator(transport, Ledger(transport.rank)))
-        found = [placed.predict_traffic(models[transport.rank], epoch) for epoch in epochs]
+        communicator, run = Communicator(transport, Ledger(transport.rank)), ExpectedRun(models[transport.rank])
+        worker = parse_strategy(strategy).start(graph, communicator, run)
+        found = [worker.predict_traffic(epoch) for epoch in epochs]
         wanted = ("forward", "backward")
         return [
             sum(row.num_bytes for row in rows if row.phase in wanted and row.layer >= 0 and row.direction == "sent")

@@ -1,11 +1,13 @@
 """What every strategy promises. A new member is tested here by being in STRATEGIES."""
 
 import copy
+import dataclasses
 import json
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.placing import place, start
 from torch import nn
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, RGCNConv
 
@@ -13,10 +15,11 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError, UnsupportedModelError
-from laconic.graph import Graph, Shard
+from laconic.gradients.worker import Worker
+from laconic.graph import Shard
 from laconic.specs import format_spec
 from laconic.strategies import STRATEGIES, parse_strategy
-from laconic.strategies.base import Strategy
+from laconic.strategies.base import ExpectedRun
 
 # Strategies whose gradients, on one rank at least, are those of one machine, up to rounding.
 EXACT = ["single", "exchange", "gradient_only", "full_graph", "grappa"]
@@ -36,18 +39,12 @@ def graph(make_graph):
     return make_graph(dtype=torch.float64)
 
 
-def alone(name: str, graph: Graph) -> tuple[Strategy, Shard]:
-    """A strategy on one rank. On several: tests/equivalence/test_halo_equals_single.py."""
-    strategy = parse_strategy(name)
-    return strategy, strategy.place(graph, Communicator(LocalTransport(), Ledger(0)))
-
-
-def gradients(model: nn.Module, shard: Shard, strategy: Strategy | None) -> dict[str, torch.Tensor]:
+def gradients(model: nn.Module, shard: Shard, worker: Worker | None) -> dict[str, torch.Tensor]:
     model.train()
     logits = model(shard.x, shard.edge_index)
     rows = shard.train_rows
     loss = F.cross_entropy(logits[rows], shard.y[rows], reduction="sum") / len(rows)
-    (loss if strategy is None else strategy.share_loss(loss)).backward()
+    (loss if worker is None else worker.share_loss(loss)).backward()
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
@@ -57,19 +54,43 @@ def test_the_shortest_spec_of_a_default_strategy_is_its_name(name):
     assert STRATEGIES[name].__module__ == f"laconic.strategies.{name}"
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_is_settings_alone_that_stay_as_they_are(name, graph):
+    strategy = parse_strategy(name)
+    before = vars(strategy).copy()
+    assert set(before) == {field.name for field in dataclasses.fields(strategy)}
+    run = ExpectedRun(GCN(8, 16, 2, 4).double())
+    strategy.start(graph, Communicator(LocalTransport(), Ledger(0)), run).start_epoch(1)
+    assert vars(strategy) == before
+    assert strategy == parse_strategy(name)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        strategy.placement = None
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_one_part_of_the_graph_starts_workers_that_know_nothing_of_each_other(name, graph):
+    first = place(name, graph, GCN(8, 16, 2, 4).double())
+    second = dataclasses.replace(first, run=ExpectedRun(GCN(8, 16, 2, 4).double()))
+    one, other = first.start(seed=0), second.start(seed=0)
+    before = other.state(), other.shard
+    one.start_epoch(5)
+    assert (one.model, other.model) == (first.run.model, second.run.model)
+    assert (other.state(), other.shard) == before
+
+
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_an_exact_strategy_gives_the_gradients_of_plain_pyg(name, kind, graph):
     torch.manual_seed(0)
     plain = BUILDERS[kind]().double()
     attached = copy.deepcopy(plain)
-    strategy, shard = alone(name, graph)
-    strategy.check(attached, shard)
-    strategy.attach(attached, shard, seed=0)
-    own = strategy.start_epoch(1)
-    assert strategy.num_train == int(graph.train_mask.sum())
+    placed = place(name, graph, attached)
+    placed.check()
+    worker = placed.start(seed=0)
+    own = worker.start_epoch(1)
+    assert worker.num_train == placed.num_train == int(graph.train_mask.sum())
     expected = gradients(plain, Shard.whole(graph), None)
-    for parameter, gradient in gradients(attached, own, strategy).items():
+    for parameter, gradient in gradients(attached, own, worker).items():
         torch.testing.assert_close(gradient, expected.pop(parameter), rtol=1e-10, atol=1e-10)
     assert not expected
 
@@ -78,20 +99,18 @@ def test_an_exact_strategy_gives_the_gradients_of_plain_pyg(name, kind, graph):
 def test_attaching_keeps_the_model_and_the_keys_of_its_state(name, graph):
     model = GCN(8, 16, 2, 4).double()
     keys = list(model.state_dict())
-    strategy, shard = alone(name, graph)
-    attachment = strategy.attach(model, shard, seed=0)
-    assert attachment.model is model
+    assert start(name, graph, model).model is model
     assert list(model.state_dict()) == keys
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_an_epoch_that_is_taken_up_again_has_the_masks_it_had(name, graph):
     model = GCN(8, 16, 2, 4, dropout=0.5).double().train()
-    strategy, shard = alone(name, graph)
-    strategy.attach(model, shard, seed=3)
+    worker = start(name, graph, model, seed=3)
+    shard = worker.shard
 
     def outputs(epoch: int, step: int) -> torch.Tensor:
-        own = strategy.start_epoch(epoch, step)
+        own = worker.start_epoch(epoch, step)
         return model(own.x, own.edge_index)
 
     first, second = outputs(1, 0), model(shard.x, shard.edge_index)
@@ -103,18 +122,15 @@ def test_an_epoch_that_is_taken_up_again_has_the_masks_it_had(name, graph):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_state_goes_through_json_and_back(name, graph):
-    (strategy, shard), (other, other_shard) = alone(name, graph), alone(name, graph)
-    strategy.attach(GCN(8, 16, 2, 4).double(), shard, seed=0)
-    strategy.start_epoch(3)
-    other.attach(GCN(8, 16, 2, 4).double(), other_shard, seed=0)
-    other.load_state(json.loads(json.dumps(strategy.state())))
-    assert other.state() == strategy.state()
+    worker, other = (start(name, graph, GCN(8, 16, 2, 4).double()) for _ in range(2))
+    worker.start_epoch(3)
+    other.load_state(json.loads(json.dumps(worker.state())))
+    assert other.state() == worker.state()
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_in_one_process_nothing_is_sent(name, graph):
-    strategy, _ = alone(name, graph)
-    assert strategy.predict_traffic(GCN(8, 16, 2, 4).double()) == []
+    assert start(name, graph, GCN(8, 16, 2, 4).double()).predict_traffic() == []
 
 
 class OfRelations(nn.Module):
@@ -129,9 +145,8 @@ class OfRelations(nn.Module):
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("build", [OfRelations, lambda: torch.jit.script(nn.Linear(8, 4))])
 def test_models_that_nobody_can_train_are_refused(name, build, graph):
-    strategy, shard = alone(name, graph)
     with pytest.raises(UnsupportedModelError):
-        strategy.check(build(), shard)
+        place(name, graph, build()).check()
 
 
 def test_an_unknown_strategy_is_refused_with_the_choices():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.equivalence.coded_runs import WORK, predict, sage, step, with_ways
+from tests.equivalence.coded_runs import WORK, begin, predict, sage, step, with_ways
 from tests.equivalence.halo_runs import IN, OUT, make_graph
 from torch import nn
 
@@ -15,11 +15,10 @@ from laconic.attach.forward import run_model
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
+from laconic.gradients.worker import Worker
 from laconic.graph import Graph, GraphChange, NewNodes
 from laconic.records import LedgerRecord
 from laconic.store import open_store, write_store
-from laconic.strategies import parse_strategy
-from laconic.strategies.base import Strategy
 
 CHANGE_AFTER, LAST = 3, 6
 
@@ -99,18 +98,16 @@ def changed_graph(graph: Graph, change: GraphChange) -> Graph:
     )
 
 
-def train(
-    strategy: Strategy, model: nn.Module, communicator: Communicator, seen: Seen, optimizer, epochs, changes
-) -> None:
+def train(worker: Worker, communicator: Communicator, seen: Seen, optimizer, epochs, changes) -> None:
     """Trains some epochs; `changes` has what is to change before an epoch."""
-    shard = strategy._attachment.shard
+    model, shard = worker.model, worker.shard
     for epoch in epochs:
         for change in changes.get(epoch, []):
-            seen.parts[epoch] = (shard := strategy.change(change)).node_ids[: shard.num_owned].tolist()
+            seen.parts[epoch] = (shard := worker.change(change)).node_ids[: shard.num_owned].tolist()
         communicator.ledger.take(0)
-        seen.predicted[epoch] = predict(strategy, model, epoch)
-        seen.expected_once[epoch] = [row for row in strategy.predict_traffic(model, epoch) if not row.epoch]
-        seen.losses[epoch] = float(step(strategy, model, epoch))
+        seen.predicted[epoch] = predict(worker, epoch)
+        seen.expected_once[epoch] = [row for row in worker.predict_traffic(epoch) if not row.epoch]
+        seen.losses[epoch] = float(step(worker, epoch))
         seen.gradients[epoch] = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         optimizer.step()
         model.eval()
@@ -144,20 +141,12 @@ def run_changing(
         torch.set_num_threads(1)
         model, seen = models[transport.rank], Seen()
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, model, communicator)
+        worker = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-        train(strategy, model, communicator, seen, optimizer, range(1, last + 1), changes)
+        train(worker, communicator, seen, optimizer, range(1, last + 1), changes)
         return seen
 
     return run_ranks(num_ranks, on_rank)
-
-
-def begin(text: str, source, model: nn.Module, communicator: Communicator) -> Strategy:
-    strategy = parse_strategy(text)
-    shard = strategy.place(source, communicator)
-    strategy.check(model, shard)
-    strategy.attach(model, shard, seed=5)
-    return strategy
 
 
 def run_rebuilt(
@@ -184,10 +173,10 @@ def run_rebuilt(
         model, seen = models[transport.rank], Seen()
         model.load_state_dict(after[0].models[epoch - 1])
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"exchange({with_ways(text)})", store, model, communicator)
+        worker = begin(f"exchange({with_ways(text)})", store, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         optimizer.load_state_dict(copy.deepcopy(after[0].optimizer[epoch - 1]))
-        train(strategy, model, communicator, seen, optimizer, range(epoch, last + 1), {})
+        train(worker, communicator, seen, optimizer, range(epoch, last + 1), {})
         return seen
 
     return run_ranks(num_ranks, on_rank)

@@ -17,10 +17,12 @@ from laconic.attach.forward import run_model
 from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import Transport, run_ranks
+from laconic.gradients.worker import Worker
 from laconic.graph import Graph
 from laconic.records import LedgerRecord
+from laconic.store import Store
 from laconic.strategies import parse_strategy
-from laconic.strategies.base import Strategy
+from laconic.strategies.base import ExpectedRun
 
 WORK = ("forward", "backward", "gradients", "evaluation")
 
@@ -43,13 +45,18 @@ def sage(dtype: torch.dtype = torch.float64) -> nn.Module:
     return GraphSAGE(IN, 24, 3, OUT).to(dtype)
 
 
-def step(strategy: Strategy, model: nn.Module, epoch: int) -> torch.Tensor:
+def begin(text: str, source: Graph | Store, model: nn.Module, communicator: Communicator) -> Any:
+    """The worker of a strategy, checked."""
+    return parse_strategy(text).start(source, communicator, ExpectedRun(model), seed=5)
+
+
+def step(worker: Worker, epoch: int) -> torch.Tensor:
     """Forward and backward of an epoch; the loss."""
-    model.train()
-    shard = strategy.start_epoch(epoch)
+    model = worker.model.train()
+    shard = worker.start_epoch(epoch)
     rows = shard.train_rows
     out = run_model(model, shard)
-    loss = strategy.share_loss(F.cross_entropy(out[rows], shard.y[rows], reduction="sum") / strategy.num_train)
+    loss = worker.share_loss(F.cross_entropy(out[rows], shard.y[rows], reduction="sum") / worker.num_train)
     model.zero_grad()
     loss.backward()
     return loss.detach()
@@ -85,46 +92,43 @@ def run_coded(
         run, communicator = Run(), Communicator(transport_of(transport), Ledger(transport.rank))
         model = models[transport.rank]
 
-        def begin(model: nn.Module) -> tuple[Strategy, torch.optim.Optimizer]:
-            strategy = parse_strategy(f"exchange({with_ways(text)}, partitioner=random)")
-            shard = strategy.place(graph, communicator)
-            strategy.check(model, shard)
-            strategy.attach(model, shard, seed=5)
-            return strategy, torch.optim.Adam(model.parameters(), lr=0.01)
+        def begin_run(model: nn.Module) -> tuple[Worker, torch.optim.Optimizer]:
+            worker = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, model, communicator)
+            return worker, torch.optim.Adam(model.parameters(), lr=0.01)
 
-        strategy, optimizer = begin(model)
+        worker, optimizer = begin_run(model)
         communicator.ledger.take(0)
         for epoch in range(1, epochs + 1):
             if "adaptive" not in text:
-                run.predicted[epoch] = predict(strategy, model, epoch)
-            run.losses.append(float(step(strategy, model, epoch)))
+                run.predicted[epoch] = predict(worker, epoch)
+            run.losses.append(float(step(worker, epoch)))
             run.gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
             optimizer.step()
             model.eval()
             with torch.no_grad():
-                logits = run_model(model, strategy._attachment.shard)
+                logits = run_model(model, worker.shard)
             run.counted[epoch] = [row for row in communicator.ledger.take(epoch) if row.phase in WORK]
             if epoch == resume_at:
-                tensors, state = strategy.tensors(), json.dumps(strategy.state())
+                tensors, state = worker.tensors(), json.dumps(worker.state())
                 if transport.rank == 0:
                     saved["state"] = state
                     saved["tensors"] = load(save({name: value.clone() for name, value in tensors.items()}))
                 communicator.barrier()
                 held = optimizer.state_dict()
                 fresh = copy.deepcopy(model)
-                strategy._attachment.detach()
+                worker.attachment.detach()
                 plain = build()
                 plain.load_state_dict(fresh.state_dict())
                 model = plain
-                strategy, optimizer = begin(model)
+                worker, optimizer = begin_run(model)
                 optimizer.load_state_dict(held)
-                strategy.load_state(json.loads(str(saved["state"])))
-                strategy.load_tensors(dict(saved["tensors"]))
+                worker.load_state(json.loads(str(saved["state"])))
+                worker.load_tensors(dict(saved["tensors"]))
                 communicator.ledger.take(0)
         for epoch in run.counted:
             # Given what was measured on the way, if the schedule goes by that.
-            run.predicted.setdefault(epoch, predict(strategy, model, epoch))
-        shard = strategy._attachment.shard
+            run.predicted.setdefault(epoch, predict(worker, epoch))
+        shard = worker.shard
         run.predictions = dict(zip(shard.node_ids[: shard.num_owned].tolist(), logits, strict=True))
         run.model = {name: value.clone() for name, value in model.state_dict().items()}
         return run
@@ -132,8 +136,8 @@ def run_coded(
     return run_ranks(num_ranks, on_rank)
 
 
-def predict(strategy: Strategy, model: nn.Module, epoch: int) -> list[LedgerRecord]:
-    return [row for row in strategy.predict_traffic(model, epoch) if row.epoch]
+def predict(worker: Worker, epoch: int) -> list[LedgerRecord]:
+    return [row for row in worker.predict_traffic(epoch) if row.epoch]
 
 
 def total(runs: list[Run], phases: tuple[str, ...] = ("forward", "backward"), epoch: int | None = None) -> int:

@@ -17,6 +17,7 @@ from laconic.comm.transport.local import LocalTransport
 from laconic.graph import Graph
 from laconic.records import LedgerRecord
 from laconic.strategies import parse_strategy
+from laconic.strategies.base import ExpectedRun
 
 IN, OUT = 6, 4
 EPOCHS = 20
@@ -69,11 +70,8 @@ def make_graph(num_nodes: int = 60, *, seed: int = 0, weighted: bool = False) ->
 
 
 def train(strategy_text: str, source: Graph, model: nn.Module, communicator: Communicator, epochs: int) -> Outcome:
-    strategy = parse_strategy(strategy_text)
-    shard = strategy.place(source, communicator)
-    strategy.check(model, shard)
-    strategy.attach(model, shard, seed=5)
-    predicted = strategy.predict_traffic(model)
+    worker = parse_strategy(strategy_text).start(source, communicator, ExpectedRun(model), seed=5)
+    predicted = worker.predict_traffic()
     setup = communicator.ledger.take(0)
     # No weight decay: of a bias before a norm, whose true gradient is zero, Adam with decay amplifies rounding a
     # thousandfold in every step (lr * decay / eps), on one machine as on several.
@@ -81,11 +79,11 @@ def train(strategy_text: str, source: Graph, model: nn.Module, communicator: Com
     losses, gradients, counted = [], {}, [setup]
     for epoch in range(1, epochs + 1):
         model.train()
-        shard = strategy.start_epoch(epoch)
+        shard = worker.start_epoch(epoch)
         rows = shard.train_rows
         out = run_model(model, shard)
-        local = F.cross_entropy(out[rows], shard.y[rows], reduction="sum") / strategy.num_train
-        loss = strategy.share_loss(local)
+        local = F.cross_entropy(out[rows], shard.y[rows], reduction="sum") / worker.num_train
+        loss = worker.share_loss(local)
         optimizer.zero_grad()
         loss.backward()
         if epoch == 1:

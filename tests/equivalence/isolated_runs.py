@@ -23,6 +23,7 @@ from laconic.session.objective import loss_part, usual_loss
 from laconic.specs import parse_spec
 from laconic.store import Store
 from laconic.strategies import parse_strategy
+from laconic.strategies.base import ExpectedRun
 
 LR = 0.01
 
@@ -79,25 +80,21 @@ def train(
     Args:
         foretold: have the traffic of every epoch predicted before.
     """
-    strategy = parse_strategy(text)
-    shard = strategy.place(source, communicator)
-    strategy.check(model, shard)
-    strategy.expect_epochs(epochs)
-    strategy.attach(model, shard, seed=5)
+    worker = parse_strategy(text).start(source, communicator, ExpectedRun(model, epochs), seed=5)
     seen = Outcome()
     if foretold:
-        seen.predicted = [strategy.predict_traffic(model, epoch) for epoch in range(1, epochs + 1)]
+        seen.predicted = [worker.predict_traffic(epoch) for epoch in range(1, epochs + 1)]
     ledger = communicator.ledger
     ledger.take(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     for epoch in range(1, epochs + 1):
         model.train()
-        shard = strategy.start_epoch(epoch)
+        shard = worker.start_epoch(epoch)
         before = ledger.take(epoch)
         rows = shard.train_rows
-        factors = None if strategy.row_factors is None else strategy.row_factors * strategy.num_train
+        factors = None if worker.row_factors is None else worker.row_factors * worker.num_train
         part = loss_part(usual_loss(shard.y), run_model(model, shard)[rows], shard.y[rows], factors)
-        loss = strategy.share_loss(part.total, part.weight)
+        loss = worker.share_loss(part.total, part.weight)
         optimizer.zero_grad()
         loss.backward()
         seen.gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
@@ -108,7 +105,7 @@ def train(
         with torch.no_grad():
             logits = run_model(model, shard)
         seen.counted.append(added_up([*before, *seen.in_step[-1], *ledger.take(epoch)], communicator.rank, epoch))
-        seen.coverage += strategy.take_records()
+        seen.coverage += worker.take_records()
         seen.states.append(copy.deepcopy(model.state_dict()))
     seen.predictions = dict(zip(shard.node_ids[: shard.num_owned].tolist(), logits, strict=True))
     return seen

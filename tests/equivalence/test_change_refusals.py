@@ -102,17 +102,17 @@ def test_what_cannot_be_changed_is_refused_on_all_ranks_and_nothing_is(name, cod
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
-        strategy = begin(f"exchange(codec={codec}, partitioner=random)", GRAPH, model, communicator)
-        before, loss = strategy.start_epoch(1), step(strategy, model, 1)
+        worker = begin(f"exchange(codec={codec}, partitioner=random)", GRAPH, model, communicator)
+        before, loss = worker.start_epoch(1), step(worker, 1)
         with pytest.raises(DataError, match=told):
-            strategy.change(change)
-        assert strategy.start_epoch(2) is before
+            worker.change(change)
+        assert worker.start_epoch(2) is before
         if codec == "identity":
-            assert torch.equal(step(strategy, model, 2), loss)
+            assert torch.equal(step(worker, 2), loss)
         # The next change is made as if there had been none before.
-        strategy.change(draw_change(GRAPH, 0))
-        assert strategy._placement.exchange.version == 1
-        return float(step(strategy, model, 2))
+        worker.change(draw_change(GRAPH, 0))
+        assert worker.placement.exchange.version == 1
+        return float(step(worker, 2))
 
     assert len(set(run_ranks(3, on_rank))) == 1
 
@@ -135,11 +135,11 @@ def test_ranks_that_change_differently_are_told_so(other, told):
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin("exchange(partitioner=random)", GRAPH, models[transport.rank], communicator)
-        before = strategy.start_epoch(1)
+        worker = begin("exchange(partitioner=random)", GRAPH, models[transport.rank], communicator)
+        before = worker.start_epoch(1)
         with pytest.raises(ConfigError, match=told):
-            strategy.change(changes[transport.rank])
-        assert strategy.start_epoch(1) is before
+            worker.change(changes[transport.rank])
+        assert worker.start_epoch(1) is before
 
     run_ranks(3, on_rank)
 
@@ -149,10 +149,10 @@ def test_a_rank_that_missed_a_change_is_found_at_the_next():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin("exchange(partitioner=random)", GRAPH, models[transport.rank], communicator)
-        strategy._placement.exchange.version = int(transport.rank == 2)
+        worker = begin("exchange(partitioner=random)", GRAPH, models[transport.rank], communicator)
+        worker.placement.exchange.version = int(transport.rank == 2)
         with pytest.raises(ConfigError, match=r"change.plan_version is 0 on ranks 0, 1 and 1 on rank 2"):
-            strategy.change(change)
+            worker.change(change)
 
     run_ranks(3, on_rank)
 
@@ -162,10 +162,10 @@ def test_a_change_of_nothing_leaves_everything():
 
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        strategy = begin("exchange(codec=subset)", GRAPH, models[transport.rank], communicator)
-        before = strategy.start_epoch(1)
-        assert strategy.change(GraphChange()) is before
-        assert strategy._placement.exchange.version == 0
+        worker = begin("exchange(codec=subset)", GRAPH, models[transport.rank], communicator)
+        before = worker.start_epoch(1)
+        assert worker.change(GraphChange()) is before
+        assert worker.placement.exchange.version == 0
 
     run_ranks(3, on_rank)
 
@@ -180,12 +180,12 @@ def test_a_rank_may_lose_all_its_nodes_and_get_new_ones():
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
-        strategy = begin("exchange(codec=error_feedback, partitioner=random)", GRAPH, model, communicator)
-        losses = [float(step(strategy, model, 1))]
-        assert (strategy.change(GraphChange(remove_nodes=gone)).num_owned == 0) == (transport.rank == 1)
-        losses.append(float(step(strategy, model, 2)))
-        num_owned = strategy.change(come).num_owned
-        losses.append(float(step(strategy, model, 3)))
+        worker = begin("exchange(codec=error_feedback, partitioner=random)", GRAPH, model, communicator)
+        losses = [float(step(worker, 1))]
+        assert (worker.change(GraphChange(remove_nodes=gone)).num_owned == 0) == (transport.rank == 1)
+        losses.append(float(step(worker, 2)))
+        num_owned = worker.change(come).num_owned
+        losses.append(float(step(worker, 3)))
         return losses, num_owned
 
     seen = run_ranks(3, on_rank)

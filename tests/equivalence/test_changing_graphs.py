@@ -69,13 +69,13 @@ def test_a_change_tells_ids_that_change_and_features_that_are_new():
     def on_rank(transport):
         torch.set_num_threads(1)
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
-        strategy = begin("exchange(partitioner=random, edges=destination, reach=0)", graph, model, communicator)
+        worker = begin("exchange(partitioner=random, edges=destination, reach=0)", graph, model, communicator)
         told = []
         for epoch, change in enumerate(changes, start=1):
-            before = set(strategy.start_epoch(epoch).halo_ids.tolist())
-            step(strategy, model, epoch)
+            before = set(worker.start_epoch(epoch).halo_ids.tolist())
+            step(worker, epoch)
             communicator.ledger.take(epoch)
-            after = set(strategy.change(change).halo_ids.tolist())
+            after = set(worker.change(change).halo_ids.tolist())
             rows = communicator.ledger.take(epoch)
             assert {row.phase for row in rows} == {"setup"}
             told.append((num_bytes(rows), len(before ^ after), len(after), len(after - before)))
@@ -138,8 +138,8 @@ def test_the_first_step_after_a_change_is_that_of_one_machine():
     changed = run_changing("codec=identity", {4: [change]}, graph=graph, last=4)
     model = sage()
     model.load_state_dict(changed[0].models[3])
-    strategy = begin("single", changed_graph(graph, change), model, Communicator(LocalTransport(), Ledger(0)))
-    loss = step(strategy, model, 4)
+    worker = begin("single", changed_graph(graph, change), model, Communicator(LocalTransport(), Ledger(0)))
+    loss = step(worker, 4)
     assert abs(changed[0].losses[4] - float(loss)) <= 1e-10
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(changed[0].gradients[4][name], parameter.grad, rtol=0, atol=1e-10)

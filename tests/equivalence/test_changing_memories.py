@@ -71,9 +71,9 @@ def joined(graph, num_new):
     return GraphChange(add_edges=edges, add_nodes=NewNodes(ids[:num_new], x, y, nobody, nobody, nobody))
 
 
-def memories_of(strategy) -> dict:
+def memories_of(worker) -> dict:
     """What a rank remembers of each node, by line."""
-    coded, found = strategy._coder.fetch, {}
+    coded, found = worker.coder.fetch, {}
     for (layer, call, direction, end, peer), memory in coded.memories.items():
         is_of_sent = (end == "out") == (direction == "forward")
         ids = (coded.sent_ids if is_of_sent else coded.received_ids)[peer].tolist()
@@ -94,14 +94,14 @@ def test_memories_of_rows_that_stay_are_kept_and_new_rows_arrive_as_they_are():
         model, communicator = models[transport.rank], Communicator(transport, Ledger(transport.rank))
         settings = "codec=error_feedback(codec=topk), schedule=constant(value=8.0)"
         text = f"exchange({with_ways(settings)}, partitioner=random)"
-        strategy = begin(text, graph, model, communicator)
-        train(strategy, model, communicator, Seen(), torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3], {})
-        before = memories_of(strategy)
-        strategy.change(change)
-        kept = memories_of(strategy)
+        worker = begin(text, graph, model, communicator)
+        train(worker, communicator, Seen(), torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3], {})
+        before = memories_of(worker)
+        worker.change(change)
+        kept = memories_of(worker)
         weights = {name: value.clone() for name, value in model.state_dict().items()}
-        step(strategy, model, 4)
-        return before, kept, memories_of(strategy), weights
+        step(worker, 4)
+        return before, kept, memories_of(worker), weights
 
     ranks = run_ranks(3, on_rank)
     num_kept = 0
@@ -162,26 +162,26 @@ def test_a_run_is_continued_after_the_same_changes(codec, is_pending):
         torch.set_num_threads(1)
         communicator = Communicator(transport, Ledger(transport.rank))
         model, seen = models[0][transport.rank], Seen()
-        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, model, communicator)
+        worker = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        train(strategy, model, communicator, seen, optimizer, range(1, stop + 1), {4: [change]})
+        train(worker, communicator, seen, optimizer, range(1, stop + 1), {4: [change]})
         if is_pending:
-            strategy.change(change)
-        state, tensors = json.dumps(strategy.state()), strategy.tensors()
+            worker.change(change)
+        state, tensors = json.dumps(worker.state()), worker.tensors()
         if transport.rank == 0:
             saved.update(state=state, tensors=tensors)
         communicator.barrier()
         again = models[1][transport.rank]
         again.load_state_dict(seen.model)
-        strategy = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, again, communicator)
+        worker = begin(f"exchange({with_ways(text)}, partitioner=random)", graph, again, communicator)
         with pytest.raises(CheckpointError, match="a graph that was changed 1 times, and here it was changed 0 times"):
-            strategy.load_state(json.loads(saved["state"]))
-        strategy.change(change)
-        strategy.load_state(json.loads(saved["state"]))
-        strategy.load_tensors(saved["tensors"])
+            worker.load_state(json.loads(saved["state"]))
+        worker.change(change)
+        worker.load_state(json.loads(saved["state"]))
+        worker.load_tensors(saved["tensors"])
         held = torch.optim.Adam(again.parameters(), lr=0.01)
         held.load_state_dict(optimizer.state_dict())
-        train(strategy, again, communicator, seen, held, range(stop + 1, 7), {})
+        train(worker, communicator, seen, held, range(stop + 1, 7), {})
         return seen
 
     continued = run_ranks(3, on_rank)
@@ -215,13 +215,13 @@ def test_a_change_that_a_budget_does_not_pay_for_is_refused_on_all_ranks():
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
         spec = f"exchange({with_ways(text)}, partitioner=random)"
-        strategy = begin(spec, graph, models[transport.rank], communicator)
-        step(strategy, models[transport.rank], 1)
-        before = strategy.start_epoch(2)
+        worker = begin(spec, graph, models[transport.rank], communicator)
+        step(worker, 1)
+        before = worker.start_epoch(2)
         with pytest.raises(ConfigError, match=r"5 epochs cost .* at least .* more than the \d+ that are left of \d+"):
-            strategy.change(change)
-        assert strategy.start_epoch(2) is before
-        return float(step(strategy, models[transport.rank], 2))
+            worker.change(change)
+        assert worker.start_epoch(2) is before
+        return float(step(worker, 2))
 
     assert run_ranks(3, on_rank) == [run_changing(text, {}, graph=graph, last=2, lr=0.0)[0].losses[2]] * 3
 
@@ -233,12 +233,12 @@ def test_a_message_of_another_version_of_the_plan_is_refused_on_all_ranks():
     def on_rank(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
         text = f"exchange({with_ways('codec=quantize(bits=4)')}, partitioner=random)"
-        strategy = begin(text, graph, models[transport.rank], communicator)
-        strategy.change(change)
+        worker = begin(text, graph, models[transport.rank], communicator)
+        worker.change(change)
         if transport.rank == 1:
-            strategy._placement.exchange.version = 0
+            worker.placement.exchange.version = 0
         try:
-            step(strategy, models[transport.rank], 9)
+            step(worker, 9)
         except CommunicationError as error:
             told[transport.rank] = str(error)
             raise
@@ -259,12 +259,12 @@ def test_an_adaptive_schedule_goes_on_from_what_it_measured():
         model, communicator, seen = models[transport.rank], Communicator(transport, Ledger(transport.rank)), Seen()
         settings = "codec=quantize, schedule=adaptive(theta=0.001, most=16.0, epochs=20)"
         text = f"exchange({with_ways(settings)}, partitioner=random)"
-        strategy = begin(text, graph, model, communicator)
+        worker = begin(text, graph, model, communicator)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        train(strategy, model, communicator, seen, optimizer, range(1, 7), {4: [change]})
+        train(worker, communicator, seen, optimizer, range(1, 7), {4: [change]})
         # Known once the errors of the epochs before are.
-        seen.predicted = {epoch: predict(strategy, model, epoch) for epoch in (4, 5, 6)}
-        return seen, [max(line.rate for line in one.lines.values()) for one in strategy._coder.measured]
+        seen.predicted = {epoch: predict(worker, epoch) for epoch in (4, 5, 6)}
+        return seen, [max(line.rate for line in one.lines.values()) for one in worker.coder.measured]
 
     for seen, rates in run_ranks(3, on_rank):
         assert rates[0] == 16.0

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.equivalence.grid_runs import grid_outcomes
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, check_equal, check_traffic, make_graph
+from tests.placing import place
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 
 from laconic.comm.codecs import CODECS
@@ -83,7 +84,7 @@ def test_layouts_without_codecs_or_stages_say_so_on_all_ranks_before_anything_is
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
         with pytest.raises(ConfigError, match=words):
-            parse_strategy(text).place(make_graph(), communicator)
+            place(text, make_graph(), ranks=communicator)
         return communicator.ledger.take(0)
 
     assert run_ranks(4, run) == [[]] * 4
@@ -99,9 +100,7 @@ def test_auto_slices_no_rows_that_are_coded():
     model = GCN(IN, 8, 2, OUT).double()
 
     def run(transport):
-        strategy = parse_strategy("full_graph(codec=quantize, link_mbit=0.001, partitioner=random)")
-        strategy.expect_model(model)
-        strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        return strategy.placement.grid
+        text = "full_graph(codec=quantize, link_mbit=0.001, partitioner=random)"
+        return place(text, graph, model, transport).placement.grid
 
     assert {grid.pj for grid in run_ranks(4, run)} == {1}

@@ -6,14 +6,12 @@ import pytest
 import torch
 from tests.equivalence.coded_runs import Run, check_predicted, run_coded, sage, step, total
 from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
+from tests.placing import start
 from torch import nn
 from torch_geometric.nn import APPNP, GAT, GraphSAGE, SAGEConv
 
 from laconic.attach.forward import run_model
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
-from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError
 from laconic.strategies import parse_strategy
 
@@ -106,14 +104,12 @@ def test_evaluation_is_exact():
     runs = run_coded("codec=quantize(bits=1)", 3)
     model, graph = sage(), make_graph(90)
     model.load_state_dict(runs[0].model)
-    strategy = parse_strategy("single")
-    shard = strategy.place(graph, Communicator(LocalTransport(), Ledger(0)))
-    strategy.attach(model, shard, seed=0)
+    worker = start("single", graph, model)
     with torch.no_grad():
-        expected = run_model(model.eval(), shard)
+        expected = run_model(model.eval(), worker.shard)
     for run in runs:
         for node, logits in run.predictions.items():
-            row = shard.node_ids.tolist().index(node)
+            row = worker.shard.node_ids.tolist().index(node)
             torch.testing.assert_close(logits, expected[row], rtol=0, atol=1e-10)
 
 
@@ -136,11 +132,15 @@ def test_the_gradient_is_that_of_the_network_with_the_codec_in_it(name, codec):
     models = [MODELS[name]() for _ in range(3)]
 
     def on_rank(transport):
-        strategy = parse_strategy(f"exchange(codec={codec!r}, schedule=constant(value=3.0), partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = models[transport.rank]
-        strategy.attach(model, shard, seed=5)
-        step(strategy, model, 2)
+        worker = start(
+            f"exchange(codec={codec!r}, schedule=constant(value=3.0), partitioner=random)",
+            graph,
+            model,
+            transport,
+            seed=5,
+        )
+        step(worker, 2)
         gradients = [(p, p.grad.clone()) for p in model.parameters() if p.grad is not None]
         found = []
         for parameter, grad in gradients:
@@ -149,7 +149,7 @@ def test_the_gradient_is_that_of_the_network_with_the_codec_in_it(name, codec):
             for sign in (1, -1):
                 with torch.no_grad():
                     parameter += sign * 1e-6 * direction
-                losses.append(step(strategy, model, 2))
+                losses.append(step(worker, 2))
                 with torch.no_grad():
                     parameter -= sign * 1e-6 * direction
             found.append((float((grad * direction).sum()), float(losses[0] - losses[1]) / 2e-6))
@@ -174,19 +174,17 @@ def test_the_mean_gradient_through_stochastic_messages_back_is_the_exact_one():
     models = [Stack(nn.Linear(IN, 24), SAGEConv(24, 30)).double() for _ in range(3)]
 
     def on_rank(transport, codec):
-        strategy = parse_strategy(f"exchange(codec={codec}, partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = models[transport.rank]
-        attachment = strategy.attach(model, shard, seed=5)
+        worker = start(f"exchange(codec={codec}, partitioner=random)", graph, model, transport, seed=5)
         grads = []
         for epoch in range(1, 2 if codec == "identity" else 400):
             model.train()
-            strategy.start_epoch(epoch)
-            loss = strategy.share_loss(run_model(model, shard)[:, 0].sum())
+            shard = worker.start_epoch(epoch)
+            loss = worker.share_loss(run_model(model, shard)[:, 0].sum())
             model.zero_grad()
             loss.backward()
             grads.append(model.layers[0].weight.grad.clone())
-        attachment.detach()
+        worker.attachment.detach()
         return torch.stack(grads)
 
     exact = run_ranks(3, lambda transport: on_rank(transport, "identity"))[0][0]

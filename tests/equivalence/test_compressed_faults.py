@@ -5,13 +5,11 @@ import torch
 from tests.equivalence.altering import Altering, flip, shift
 from tests.equivalence.coded_runs import run_coded, sage, step
 from tests.equivalence.halo_runs import make_graph
+from tests.placing import place, start
 
 from laconic.comm import coded_exchange
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import CommunicationError, ConfigError, DivergedError, LaconicError
-from laconic.strategies import parse_strategy
 
 
 def errors_of(function, num_ranks: int = 3) -> list[LaconicError]:
@@ -33,14 +31,12 @@ def errors_of(function, num_ranks: int = 3) -> list[LaconicError]:
 
 def train(transport, text: str = "codec=quantize(bits=4)", *, epochs: int = 4, models=None) -> None:
     model = (models or MODELS)[transport.rank]
-    strategy = parse_strategy(f"exchange({text}, partitioner=random, edges=destination, reach=0)")
-    strategy.place(GRAPH, Communicator(transport, Ledger(transport.rank)))
-    strategy.attach(model, strategy._placement.shard, seed=5)
+    worker = start(f"exchange({text}, partitioner=random, edges=destination, reach=0)", GRAPH, model, transport, seed=5)
     try:
         for epoch in range(1, epochs + 1):
-            step(strategy, model, epoch)
+            step(worker, epoch)
     finally:
-        strategy._attachment.detach()
+        worker.attachment.detach()
 
 
 GRAPH, MODELS = make_graph(90), [sage() for _ in range(3)]
@@ -75,15 +71,15 @@ def test_a_message_of_another_epoch_is_refused_with_both_on_all_ranks():
 
 def test_a_message_of_another_plan_is_refused_on_all_ranks():
     def run(transport):
-        strategy = parse_strategy("exchange(codec=quantize(bits=4), partitioner=random, edges=destination, reach=0)")
-        strategy.place(GRAPH, Communicator(transport, Ledger(transport.rank)))
+        text = "exchange(codec=quantize(bits=4), partitioner=random, edges=destination, reach=0)"
+        placed = place(text, GRAPH, MODELS[transport.rank], transport)
         # As if rank 2 had not heard of a change of the graph.
-        strategy._placement.exchange.version = 0 if transport.rank == 2 else 1
-        strategy.attach(MODELS[transport.rank], strategy._placement.shard, seed=5)
+        placed.placement.exchange.version = 0 if transport.rank == 2 else 1
+        worker = placed.start(seed=5)
         try:
-            step(strategy, MODELS[transport.rank], 3)
+            step(worker, 3)
         finally:
-            strategy._attachment.detach()
+            worker.attachment.detach()
 
     told = r"layer 1, forward, from rank \d to rank \d, in epoch 3\): its plan version is (0, not 1|1, not 0)"
     for error in errors_of(run):

@@ -7,14 +7,12 @@ import pytest
 import torch
 from tests.equivalence.coded_runs import step
 from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
+from tests.placing import start
 from torch import nn
 from torch_geometric.nn import SAGEConv
 
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.datasets import load
-from laconic.strategies import parse_strategy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "varco_paper.py"
 
@@ -40,22 +38,20 @@ def gradient_norms(text: str, epochs: int) -> list[float]:
 
     def on_rank(transport):
         torch.set_num_threads(1)
-        communicator = Communicator(transport, Ledger(transport.rank))
         model, twin = models[transport.rank]
         ways = "partitioner=random, edges=destination, reach=0"
-        coded, exact = (parse_strategy(f"exchange({codec}, {ways})") for codec in (text, "codec=identity"))
-        coded.attach(model, coded.place(graph, communicator), seed=5)
-        exact.attach(twin, exact.place(graph, communicator), seed=5)
+        coded = start(f"exchange({text}, {ways})", graph, model, transport, seed=5)
+        exact = start(f"exchange(codec=identity, {ways})", graph, twin, transport, seed=5)
         norms = []
         for epoch in range(1, epochs + 1):
-            step(coded, model, epoch)
+            step(coded, epoch)
             with torch.no_grad():
                 for parameter in model.parameters():
                     # A pull towards 0 keeps the minimum finite.
                     parameter -= 0.5 * (parameter.grad + 0.05 * parameter)
             if epoch % 60 == 0:
                 twin.load_state_dict(model.state_dict())
-                step(exact, twin, 1)
+                step(exact, 1)
                 grads = [own.grad + 0.05 * own.detach() for own in twin.parameters()]
                 norms.append(float(torch.cat([grad.flatten() for grad in grads]).norm()))
         return norms

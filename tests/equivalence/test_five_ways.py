@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from tests.equivalence.coded_runs import check_predicted, run_coded, sage, total
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, check_equal, check_traffic, make_graph, outcomes
+from tests.placing import start
 from torch import nn
 from torch_geometric.nn import APPNP, GAT, GCN, GIN, GATConv, GCNConv, GraphConv, GraphSAGE, SGConv
 
-from laconic.comm import Communicator, Ledger, run_ranks
+from laconic.comm import run_ranks
 from laconic.errors import CheckpointError, ConfigError, UnsupportedModelError
 from laconic.strategies import parse_strategy
 
@@ -187,13 +188,11 @@ def test_memories_of_codecs_for_other_edges_are_refused_with_the_settings_to_tak
     text = "exchange(codec=error_feedback(codec=topk), schedule=constant(value=4.0), partitioner=random, edges={})"
 
     def on_rank(transport):
-        communicator, model = Communicator(transport, Ledger(transport.rank)), sage()
-        strategy = parse_strategy(text.format("cover, reach=0"))
-        strategy.attach(model, strategy.place(make_graph(90), communicator), seed=5)
+        worker = start(text.format("cover, reach=0"), make_graph(90), sage(), transport, seed=5)
         of_earlier_version = {"num_ranks": 3, "next_epoch": 4}
         with pytest.raises(CheckpointError, match="earlier version had edges=destination, reach=0"):
-            strategy.load_state(of_earlier_version)
-        strategy.load_state(strategy.state())
+            worker.load_state(of_earlier_version)
+        worker.load_state(worker.state())
 
     run_ranks(3, on_rank)
 
@@ -202,10 +201,7 @@ def test_hops_that_would_bring_most_of_the_graph_are_not_chosen():
     graph = make_graph(60)
 
     def on_rank(transport):
-        strategy = parse_strategy("exchange(partitioner=random, link_mbit=0.001)")
         model = GraphSAGE(IN, 8, 4, OUT).double()
-        strategy.expect_model(model)
-        strategy.check(model, strategy.place(graph, Communicator(transport, Ledger(transport.rank))))
-        return strategy.choice
+        return start("exchange(partitioner=random, link_mbit=0.001)", graph, model, transport).choice
 
     assert set(run_ranks(4, on_rank)) == {"edges=cover, reach=1"}

@@ -10,15 +10,13 @@ from tests.equivalence.isolated_runs import OwnConv, check_equal, parts_of, run_
 from tests.equivalence.test_gradient_only import Weighted
 from tests.equivalence.test_gradient_only_sums import DroppedFeatures, with_few_labels
 from tests.equivalence.test_gradient_only_traffic import check_foretold
+from tests.placing import start
 from torch import nn
 from torch_geometric.nn import APPNP, GAT, GCN, GIN, GraphSAGE, SGConv
 
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import ConfigError
-from laconic.strategies import parse_strategy
-from laconic.strategies.gradient_only import GradientOnly
+from laconic.strategies.gradient_only import PlacedApart
 
 # With how many hops they see.
 DEEP = {
@@ -87,11 +85,11 @@ def on_a_ring(graph):
 
 def test_by_default_rows_are_taken_in_as_far_as_they_are_few():
     def expanded(transport, graph, settings):
-        strategy = parse_strategy(f"gradient_only(partitioner=random{settings})")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        strategy.attach(DEEP["SAGE-4 dropout"][1]().double(), shard, seed=0)
-        found = strategy.cache.halo
-        num_added = found.placement.shard.num_rows - shard.num_rows
+        worker = start(
+            f"gradient_only(partitioner=random{settings})", graph, DEEP["SAGE-4 dropout"][1]().double(), transport
+        )
+        found = worker.cache.halo
+        num_added = found.placement.shard.num_rows - worker.shard.num_rows
         return found.reach, found.is_whole, num_added
 
     many, few = make_graph(), on_a_ring(make_graph())
@@ -115,14 +113,14 @@ def hooked_after_attach(model):
 
 def test_a_model_that_sees_further_than_it_did_when_attached_is_refreshed(monkeypatch):
     graph, build = make_graph(), lambda: GCN(IN, 8, 2, OUT)
-    attach = GradientOnly.attach
+    start_worker = PlacedApart.start
 
-    def attach_and_hook(strategy, model, shard, *, seed):
-        attachment = attach(strategy, model, shard, seed=seed)
-        hooked_after_attach(model)
-        return attachment
+    def start_and_hook(placed, seed):
+        worker = start_worker(placed, seed)
+        hooked_after_attach(worker.model)
+        return worker
 
-    monkeypatch.setattr(GradientOnly, "attach", attach_and_hook)
+    monkeypatch.setattr(PlacedApart, "start", start_and_hook)
     ranks = run_isolated(build, graph, 3, "turns=1, partitioner=random, refresh_every=1, codec=identity", 4)
     single = run_single(build, graph, 4)
     # The first loss after a refresh is exact; gradients are not, so later ones only nearly are.
@@ -139,16 +137,17 @@ def test_features_that_change_after_others_have_them_are_refused(settings, first
     graph = make_graph()
 
     def run(transport):
-        strategy = parse_strategy(f"gradient_only({settings}partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        strategy.attach(DEEP["GCN-3 dropout"][1]().double(), shard, seed=0)
+        worker = start(
+            f"gradient_only({settings}partitioner=random)", graph, DEEP["GCN-3 dropout"][1]().double(), transport
+        )
+        shard = worker.shard
         if "reach" not in settings:
             shard.x.mul_(2)
         for epoch in range(1, first_epoch_refused):
-            strategy.start_epoch(epoch)
+            worker.start_epoch(epoch)
         shard.x.mul_(2)
         with pytest.raises(ConfigError, match="changed in place after other ranks had taken copies"):
-            strategy.start_epoch(first_epoch_refused)
+            worker.start_epoch(first_epoch_refused)
 
     run_ranks(3, run)
 
@@ -158,11 +157,9 @@ def test_an_evaluation_does_not_mix_features_from_before_and_after_a_change(keep
     graph = make_graph()
 
     def run(transport):
-        strategy = parse_strategy(f"gradient_only(keep={keep}, partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = DEEP["GCN-3 dropout"][1]().double()
-        strategy.attach(model, shard, seed=0)
-        strategy.start_epoch(1)
+        worker = start(f"gradient_only(keep={keep}, partitioner=random)", graph, model, transport)
+        shard = worker.start_epoch(1)
         shard.x.mul_(2)
         with pytest.raises(ConfigError, match="changed in place after other ranks had taken copies"):
             model.eval()(shard.x, shard.edge_index)

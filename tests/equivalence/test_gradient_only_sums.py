@@ -19,16 +19,14 @@ from tests.equivalence.isolated_runs import (
 )
 from tests.equivalence.test_gradient_only import Weighted
 from tests.equivalence.test_gradient_only_traffic import check_foretold
+from tests.placing import place, start
 from torch import nn
 from torch_geometric.nn import APPNP, GCN, GIN, GINConv, GraphConv, GraphSAGE, SAGEConv, SGConv
 from torch_geometric.utils import scatter
 
 from laconic.cached.neighbour_cache import NeighbourCache
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import UnsupportedModelError
-from laconic.strategies import parse_strategy
 
 SUMS = "keep=sums, turns=1, partitioner=random"
 # One aggregation of features, and one of what was made of them.
@@ -85,11 +83,9 @@ def test_with_few_labels_two_layers_are_exact_whatever_the_parts_and_compute_few
     )
 
     def num_rows(transport):
-        strategy = parse_strategy("gradient_only(partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        strategy.attach(TWO_LAYERS[name]().double(), shard, seed=0)
-        strategy.start_epoch(1)
-        return len(shard.node_ids), len(shard.halo_ids), len(strategy.cache.aggregator.take_turn(1).x)
+        worker = start("gradient_only(partitioner=random)", graph, TWO_LAYERS[name]().double(), transport)
+        shard = worker.start_epoch(1)
+        return len(shard.node_ids), len(shard.halo_ids), len(worker.cache.aggregator.take_turn(1).x)
 
     rows = run_ranks(4, num_rows)
     assert all(num_halo > num_owned for num_owned, num_halo, _ in rows)
@@ -103,14 +99,12 @@ def test_many_steps_hold_no_more_than_one(turns):
     graph = with_few_labels(make_graph())
 
     def num_rooms(transport):
-        strategy = parse_strategy(f"gradient_only({turns}partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = TWO_LAYERS["SAGE dropout"]().double()
-        strategy.attach(model, shard, seed=0)
+        worker = start(f"gradient_only({turns}partitioner=random)", graph, model, transport)
         for epoch in range(1, 8):
-            shard = strategy.start_epoch(epoch)
-            strategy.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
-        parts = strategy.cache.aggregator._copies
+            shard = worker.start_epoch(epoch)
+            worker.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
+        parts = worker.cache.aggregator._copies
         return len({part.room.data_ptr() for part in [*parts._parts, *parts._spent]})
 
     # The features, and their sums.
@@ -180,13 +174,11 @@ def test_what_a_model_counts_of_itself_does_not_depend_on_turns():
     graph = make_graph()
 
     def count(transport):
-        strategy = parse_strategy(f"gradient_only(turns={1 + 2 * transport.rank}, partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = Counting(IN, 8, 2, OUT).double()
-        strategy.attach(model, shard, seed=0)
+        worker = start(f"gradient_only(turns={1 + 2 * transport.rank}, partitioner=random)", graph, model, transport)
         for epoch in range(1, 4):
-            shard = strategy.start_epoch(epoch)
-            strategy.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
+            shard = worker.start_epoch(epoch)
+            worker.share_loss(model(shard.x, shard.edge_index)[shard.train_rows].sum()).backward()
         return model.num_passes.item()
 
     assert run_ranks(2, count) == [3, 3]
@@ -242,8 +234,7 @@ def halos_of(graph, owner, num_ranks):
     """Rows of the graph that each rank has as its halo, in its order, and that the loss of four layers depends on."""
 
     def halo_of(transport):
-        strategy = parse_strategy("gradient_only(partitioner=random)")
-        return strategy.place(graph, Communicator(transport, Ledger(transport.rank))).halo_ids
+        return place("gradient_only(partitioner=random)", graph, ranks=transport).shard.halo_ids
 
     row_of = {node: row for row, node in enumerate(graph.node_ids.tolist())}
     halos = [torch.tensor([row_of[node] for node in halo.tolist()]) for halo in run_ranks(num_ranks, halo_of)]
@@ -313,14 +304,13 @@ def test_gradients_of_all_turns_are_on_average_those_of_one_machine(name):
     expected.backward()
 
     def gradients(transport):
-        communicator = Communicator(transport, Ledger(transport.rank))
-        strategy, model = parse_strategy(settings), models[transport.rank]
-        strategy.attach(model, strategy.place(graph, communicator), seed=0)
+        model = models[transport.rank]
+        worker = start(settings, graph, model, transport)
         for epoch in range(1, num_turns + 1):
-            shard = strategy.start_epoch(epoch)
+            shard = worker.start_epoch(epoch)
             rows = shard.train_rows
             loss = F.cross_entropy(model(shard.x, shard.edge_index)[rows], shard.y[rows], reduction="sum")
-            loss = strategy.share_loss(loss / strategy.num_train)
+            loss = worker.share_loss(loss / worker.num_train)
             assert loss.item() == pytest.approx(expected.item(), rel=0, abs=1e-10)
             loss.backward()
         return [parameter.grad / num_turns for parameter in model.parameters()]

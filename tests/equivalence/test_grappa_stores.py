@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.equivalence.halo_runs import IN, OUT, make_graph
 from tests.equivalence.isolated_runs import check_alike, check_equal, run_grappa, run_isolated, run_single, train
+from tests.placing import place
 from torch_geometric.nn import GraphSAGE
 
 from laconic.comm.communicator import Communicator
@@ -16,7 +17,6 @@ from laconic.errors import ConfigError, LaconicError, RankFailedError, StoreErro
 from laconic.papers.grappa.supply import PeerSupply
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.store import open_store, write_store
-from laconic.strategies import parse_strategy
 
 NUM_CHUNKS = 5
 MOVING = "variable=2, repartition_every=2, correction=node"
@@ -96,11 +96,9 @@ def refusals(stores, settings):
     models = [build().double() for _ in stores]
 
     def run(transport):
-        strategy = parse_strategy(f"grappa({settings})")
-        communicator = Communicator(transport, Ledger(transport.rank))
-        shard = strategy.place(stores[transport.rank], communicator)
+        placed = place(f"grappa({settings})", stores[transport.rank], models[transport.rank], transport)
         with pytest.raises(LaconicError) as caught:
-            strategy.attach(models[transport.rank], shard, seed=0)
+            placed.start(seed=0)
         assert "forward" not in models[transport.rank].__dict__
         return caught.value
 

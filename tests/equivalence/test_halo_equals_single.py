@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, check_equal, check_traffic, make_graph, outcomes, train
+from tests.placing import place
 from torch import nn
 from torch_geometric.nn import (
     APPNP,
@@ -32,7 +33,6 @@ from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError
 from laconic.graph import Graph
 from laconic.store import open_store, write_store
-from laconic.strategies import parse_strategy
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     **{f"GCN-{k}": lambda k=k: GCN(IN, 8, k, OUT) for k in (1, 2, 3, 4)},
@@ -146,8 +146,7 @@ def test_more_ranks_than_chunks_are_refused_with_the_numbers_that_fit(tmp_path):
     write_store(graph, np.arange(graph.num_nodes) % 2, tmp_path / "store")
 
     def run(transport):
-        communicator = Communicator(transport, Ledger(transport.rank))
-        parse_strategy("exchange").place(open_store(tmp_path / "store"), communicator)
+        place("exchange", open_store(tmp_path / "store"), ranks=transport)
 
     with pytest.raises(ConfigError, match="has 2 chunks, and each of the 3 ranks needs one"):
         run_ranks(3, run)

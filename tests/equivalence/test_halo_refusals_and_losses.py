@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tests.equivalence.halo_runs import IN, OUT, Stack, make_graph
+from tests.placing import place, start
 from torch import nn
 from torch_geometric.nn import (
     GCN,
@@ -13,12 +14,8 @@ from torch_geometric.nn import (
 )
 from torch_geometric.nn import norm as pyg
 
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
-from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError, UnsupportedModelError
-from laconic.strategies import parse_strategy
 
 
 @pytest.mark.parametrize(
@@ -31,34 +28,28 @@ from laconic.strategies import parse_strategy
     ],
 )
 def test_layers_that_would_be_wrong_on_several_ranks_are_refused_by_name(build, words):
-    strategy = parse_strategy("exchange")
-    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     with pytest.raises(UnsupportedModelError, match=words):
-        strategy.check(build().double(), shard)
+        place("exchange", make_graph(), build().double()).check()
 
 
 def test_other_edges_than_the_shards_own_are_refused():
-    strategy = parse_strategy("exchange")
-    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     model = GCN(IN, 8, 2, OUT).double()
-    strategy.attach(model, shard, seed=0)
+    worker = start("exchange", make_graph(), model)
     with pytest.raises(UnsupportedModelError, match="an edge_index other than the graph's own"):
-        model(shard.x, shard.edge_index.clone())
+        model(worker.shard.x, worker.shard.edge_index.clone())
 
 
 def test_gradients_of_several_backward_passes_add_up():
     graph = make_graph()
 
     def run(transport):
-        strategy = parse_strategy("exchange")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
         model = GCN(IN, 8, 2, OUT).double()
-        strategy.attach(model, shard, seed=0)
-        found = []
+        worker = start("exchange", graph, model, transport)
+        shard, found = worker.shard, []
         for times in (1, 2):
             model.zero_grad()
             for _ in range(times):
-                strategy.share_loss(model(shard.x, shard.edge_index).square().sum()).backward()
+                worker.share_loss(model(shard.x, shard.edge_index).square().sum()).backward()
             found.append([parameter.grad.clone() for parameter in model.parameters()])
         return found
 
@@ -68,24 +59,22 @@ def test_gradients_of_several_backward_passes_add_up():
 
 
 def gradients_of(loss_of, num_ranks: int) -> list[list[torch.Tensor]]:
-    """The gradients that `loss_of(strategy, model, shard)` leaves on each rank."""
+    """The gradients that `loss_of(worker, model, shard)` leaves on each rank."""
     torch.manual_seed(0)
     model = GCN(IN, 8, 2, OUT).double()
     copies = [copy.deepcopy(model) for _ in range(num_ranks)]
 
     def run(transport):
-        strategy = parse_strategy("exchange")
-        shard = strategy.place(make_graph(), Communicator(transport, Ledger(transport.rank)))
         mine = copies[transport.rank]
-        strategy.attach(mine, shard, seed=0)
-        loss_of(strategy, mine, shard).backward()
+        worker = start("exchange", make_graph(), mine, transport)
+        loss_of(worker, mine, worker.shard).backward()
         return [parameter.grad for parameter in mine.parameters()]
 
     return run_ranks(num_ranks, run)
 
 
-def shared_square(strategy, model, shard):
-    return strategy.share_loss(model(shard.x, shard.edge_index).square().sum())
+def shared_square(worker, model, shard):
+    return worker.share_loss(model(shard.x, shard.edge_index).square().sum())
 
 
 def penalty(model):
@@ -95,11 +84,9 @@ def penalty(model):
 @pytest.mark.parametrize(
     "loss_of",
     [
-        lambda strategy, model, shard: shared_square(strategy, model, shard) + 0.1 * penalty(model),
-        lambda strategy, model, shard: 0.1 * penalty(model) + shared_square(strategy, model, shard),
-        lambda strategy, model, shard: (
-            shared_square(strategy, model, shard) + 0.3 * shared_square(strategy, model, shard)
-        ),
+        lambda worker, model, shard: shared_square(worker, model, shard) + 0.1 * penalty(model),
+        lambda worker, model, shard: 0.1 * penalty(model) + shared_square(worker, model, shard),
+        lambda worker, model, shard: shared_square(worker, model, shard) + 0.3 * shared_square(worker, model, shard),
     ],
     ids=["a penalty after", "a penalty before", "two shared losses"],
 )
@@ -113,8 +100,8 @@ def test_what_is_added_to_a_shared_loss_counts_once(loss_of):
 def test_a_head_outside_of_the_attached_model_is_refused():
     head = nn.Linear(OUT, OUT).double()
 
-    def loss_of(strategy, model, shard):
-        return strategy.share_loss(head(model(shard.x, shard.edge_index)).square().sum())
+    def loss_of(worker, model, shard):
+        return worker.share_loss(head(model(shard.x, shard.edge_index)).square().sum())
 
     with pytest.raises(ConfigError, match="not in the attached model"):
         gradients_of(loss_of, 2)
@@ -160,18 +147,14 @@ class OwnNorm(pyg.GraphNorm):
     ],
 )
 def test_what_mixes_the_rows_of_one_rank_is_refused(build, words):
-    strategy = parse_strategy("exchange")
-    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
     with pytest.raises(UnsupportedModelError, match=words):
-        strategy.check(build().double(), shard)
+        place("exchange", make_graph(), build().double()).check()
 
 
 def test_keyed_dropout_is_no_randomness_of_the_models_own():
-    strategy = parse_strategy("exchange")
-    shard = strategy.place(make_graph(), Communicator(LocalTransport(), Ledger(0)))
-    model = GCN(IN, 8, 2, OUT, dropout=0.5, norm="BatchNorm").double()
+    placed = place("exchange", make_graph(), GCN(IN, 8, 2, OUT, dropout=0.5, norm="BatchNorm").double())
     before = torch.get_rng_state()
-    strategy.check(model, shard)
+    placed.check()
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -179,11 +162,9 @@ def test_features_that_are_changed_in_place_are_refused_once_ranks_keep_what_was
     graph = make_graph()
 
     def run(transport):
-        strategy = parse_strategy("exchange")
         with transport:
-            shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
             model = GCN(IN, 8, 2, OUT).double()
-            shard = strategy.attach(model, shard, seed=0).shard
+            shard = start("exchange", graph, model, transport).shard
             model(shard.x, shard.edge_index)
             if transport.rank == 1:
                 shard.x.mul_(2.0)

@@ -39,7 +39,7 @@ def in_session(function, graph, model, strategy, communicator):
     """Loss, gradients, and traffic as predicted and as counted, of one step of one rank."""
     session = laconic.join(graph, strategy=strategy, communicator=communicator)
     model = session.attach(copy.deepcopy(model))
-    predicted = session.strategy.predict_traffic(model)
+    predicted = session.worker.predict_traffic()
     communicator.ledger.take(0)
     for _, shard in session.epochs(1):
         loss = session.loss(function, model(shard.x, shard.edge_index), shard)
@@ -113,9 +113,9 @@ def test_weights_go_along_where_nodes_are_weighted_by_coverage(make_graph, on_ra
         for _, shard in session.epochs(1):
             out = mine(shard.x, shard.edge_index)
             loss = session.loss(partial(F.cross_entropy, weight=W), out, shard)
-        rows, factors = shard.train_rows, session.strategy.row_factors
+        rows, factors = shard.train_rows, session.worker.row_factors
         losses = F.cross_entropy(out[rows].detach(), shard.y[rows], weight=W, reduction="none")
-        return loss.item(), float((factors * losses).sum()), float(W[shard.y[rows]].sum()), session.strategy.num_train
+        return loss.item(), float((factors * losses).sum()), float(W[shard.y[rows]].sum()), session.worker.num_train
 
     ranks = on_ranks(2, run)
     num_train = ranks[0][3]

@@ -24,10 +24,8 @@ def train_on_rank(environment) -> Seen:
     torch.set_num_threads(1)
     with connect(environment, timeout=60) as transport:
         model, communicator, seen = sage(), Communicator(transport, Ledger(transport.rank)), Seen()
-        strategy = begin(f"exchange({with_ways(TEXT)}, partitioner=random)", make_graph(90), model, communicator)
-        train(
-            strategy, model, communicator, seen, torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3, 4], changes()
-        )
+        worker = begin(f"exchange({with_ways(TEXT)}, partitioner=random)", make_graph(90), model, communicator)
+        train(worker, communicator, seen, torch.optim.Adam(model.parameters(), lr=0.01), [1, 2, 3, 4], changes())
     # Plain numbers: a tensor would be handed over in memory that goes with this process.
     return Seen(losses=seen.losses, counted=seen.counted, predicted=seen.predicted)
 

@@ -4,21 +4,21 @@ import torch
 from tests.equivalence.altering import Altering, flip
 from tests.equivalence.coded_runs import sage, step
 from tests.equivalence.halo_runs import make_graph
+from tests.placing import start
 from tests.processes.rank_processes import Environment, run_processes
 
-from laconic.comm import Communicator, Ledger, connect, run_ranks
+from laconic.comm import connect, run_ranks
 from laconic.comm.transport import Transport
-from laconic.strategies import parse_strategy
 
 
 def train(transport: Transport, text: str, epochs: int, model: torch.nn.Module) -> list[float]:
     torch.set_num_threads(1)
-    strategy = parse_strategy(f"exchange({text}, partitioner=random, edges=destination, reach=0)")
-    shard = strategy.place(make_graph(90), Communicator(transport, Ledger(transport.rank)))
-    strategy.attach(model, shard, seed=5)
+    worker = start(
+        f"exchange({text}, partitioner=random, edges=destination, reach=0)", make_graph(90), model, transport, seed=5
+    )
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
     for epoch in range(1, epochs + 1):
-        losses.append(float(step(strategy, model, epoch)))
+        losses.append(float(step(worker, epoch)))
         optimizer.step()
     return losses
 

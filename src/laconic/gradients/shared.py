@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, DataError
+from laconic.gradients.first_weights import copy_from_first
 from laconic.gradients.reductions import Exact, GradientReduction
 from laconic.gradients.same_weights import FINGERPRINT_BYTES, fingerprint, is_same, refuse_different
 from laconic.gradients.shared_pass import SharedPass
@@ -150,6 +151,18 @@ class SharedGradients:
         if before is not None and before.shape == gradient.shape:
             self.gradient_change = float((gradient - before).square().sum())
         self.last_gradient = gradient
+
+
+def share_gradients(
+    model: nn.Module,
+    communicator: Communicator,
+    *,
+    reduction: GradientReduction | None = None,
+    loss_phase: str = "forward",
+) -> SharedGradients:
+    """Gives all ranks the weights of rank 0, and returns the gradients that they share; all ranks call it together."""
+    copy_from_first(model, communicator)
+    return SharedGradients(model, communicator, reduction=reduction, loss_phase=loss_phase)
 
 
 def check_leaves(loss: Tensor, model: nn.Module) -> None:

@@ -35,7 +35,7 @@ _NO_DENOMINATOR = (
 @final
 @dataclass(frozen=True)
 class LossPart:
-    """A rank's part of a loss: `strategy.share_loss(part.total, part.weight)` is the whole.
+    """A rank's part of a loss: `worker.share_loss(part.total, part.weight)` is the whole.
 
     Args:
         total: sum of the losses of its rows.

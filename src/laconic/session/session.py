@@ -8,17 +8,17 @@ for epoch, shard in session.epochs(200):
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, final
 
 from torch import Tensor, nn
 
-from laconic.attach import Attachment, release
+from laconic.attach import release
 from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.gradients.same_weights import check_same_weights
+from laconic.gradients.worker import Worker
 from laconic.graph import Graph, GraphChange, Shard
 from laconic.session.data import Normalisation, check_trainable, prepare_features, prepare_rows
 from laconic.session.embeddings import Embeddings, embeddings
@@ -27,14 +27,14 @@ from laconic.session.evaluate import Evaluation, whole_graph_logits
 from laconic.session.objective import session_loss
 from laconic.session.predictions import Predictions, gather_predictions
 from laconic.store import Manifest, Store
-from laconic.strategies.base import Strategy
+from laconic.strategies.base import ExpectedRun, Placed, Strategy
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @final
 class Session:
-    """A graph, a strategy, and the model that is attached to them.
+    """A graph, a strategy (settings alone), and the worker that trains the attached model.
 
     Used as a context manager, it tells the other ranks when this one fails, and parts from them at the end.
     """
@@ -46,8 +46,7 @@ class Session:
         self.normalised: Normalisation | None = None
         """How `place` prepared the features; None: they are as they were."""
         self._seed = seed
-        self._shard: Shard | None = None
-        self._attachment: Attachment | None = None
+        self._worker: Worker | None = None
         self._epoch = 0
 
     @property
@@ -79,42 +78,48 @@ class Session:
         self.communicator.transport.__exit__(kind, error, trace)
 
     @property
+    def worker(self) -> Worker:
+        """Trains the attached model on this rank; `worker.predict_traffic(epoch)` tells what an epoch will cost."""
+        if self._worker is None:
+            raise ConfigError("There is no model in this session yet. Call session.attach(model) first.")
+        return self._worker
+
+    @property
     def model(self) -> nn.Module:
         """The model that is attached."""
-        return self._attached()[0].model
+        return self.worker.model
 
     @property
     def shard(self) -> Shard:
         """What this rank trains on now: the shard of the epoch under way, or what `attach` placed before the first."""
-        return self._attached()[1]
+        return self.worker.shard
 
-    def place(self, model: nn.Module, normalise: str | None = None) -> Shard:
+    def place(self, run: ExpectedRun, normalise: str | None = None) -> Placed:
         """Divides the graph among the ranks, which call it together, and returns this rank's part.
 
         Args:
-            model: what will be trained on it; it is left as it is.
+            run: the model that will be trained on it, and what else is known.
             normalise: how to prepare the features, as `data.normalise_features` says; None leaves them as they are.
         """
-        self.strategy.expect_model(model)
         if normalise is not None and isinstance(self.data, Graph):
             self.data, self.normalised = prepare_features(self.data, normalise)
-        shard = self.strategy.place(self.data, self.communicator)
+        placed = self.strategy.place(self.data, self.communicator, run)
         if normalise is not None and isinstance(self.data, Store):
-            shard, self.normalised = prepare_features(shard, normalise, self.communicator)
-            shard = self.strategy.with_features(shard.x, partial(prepare_rows, normalised=self.normalised))
-        return shard
+            shard, self.normalised = prepare_features(placed.shard, normalise, self.communicator)
+            placed = placed.with_features(shard.x, partial(prepare_rows, normalised=self.normalised))
+        return placed
 
-    def check(self, model: nn.Module, placed: Shard, *, is_trained: bool = True) -> None:
-        """Raises an error, on all ranks, unless the strategy can train `model` on what `place` returned.
+    def check(self, placed: Placed, *, is_trained: bool = True) -> None:
+        """Raises an error, on all ranks, unless the strategy can train the model on what `place` returned.
 
         Args:
             is_trained: False is for prediction, which needs no training node.
         """
         if is_trained:
-            check_trainable(self.about.name, self.strategy.num_train)
-        self.strategy.check(model, placed)
+            check_trainable(self.about.name, placed.num_train)
+        placed.check()
 
-    def attach(self, model: Model, placed: Shard | None = None) -> Model:
+    def attach(self, model: Model, placed: Placed | None = None) -> Model:
         """Hangs the kernels and keyed dropout on `model`, in place, and returns it.
 
         Call it with `shard.x` and `shard.edge_index` of the epoch's shard themselves: other tensors run PyG's own code,
@@ -126,14 +131,18 @@ class Session:
             placed: what `place` returned, if the model was placed and checked already.
         """
         check_takes_model_alone(sys._getframe(1))
-        if self._attachment is not None and model is self._attachment.model:
+        if self._worker is not None and model is self.model:
             self.detach()
+        if self._worker is not None and self.communicator.num_ranks > 1:
+            raise ConfigError(
+                "This session has a model already, and ranks share the gradients of one. Call session.detach() before "
+                "the next session.attach(model); to train both together, put them into one module."
+            )
         release(model)
         if placed is None:
-            placed = self.place(model)
-            self.check(model, placed)
-        self._attachment = self.strategy.attach(model, placed, seed=self._seed)
-        self._shard = self._attachment.shard
+            placed = self.place(ExpectedRun(model))
+            self.check(placed)
+        self._worker = placed.start(self._seed)
         return model
 
     def detach(self) -> nn.Module:
@@ -142,27 +151,24 @@ class Session:
         It then runs PyG's own code, on any graph. The next model begins with the graph as it was joined. All ranks call
         it together.
         """
-        attachment, _ = self._attached()
-        self._attachment = self._shard = None
-        # The settings alone: members are dataclasses, whose other fields belong to the model that was.
-        self.strategy = replace(self.strategy)  # type: ignore[type-var]
-        return attachment.detach()
+        model = self.worker.attachment.detach()
+        self._worker = None
+        return model
 
     def epochs(self, num_epochs: int) -> Iterator[Epoch]:
         """Yields each epoch, 1 to `num_epochs`, with the shard to train on in it."""
-        self._attached()
-        self.strategy.expect_epochs(num_epochs)
+        self.worker.expect_epochs(num_epochs)
         for epoch in range(1, num_epochs + 1):
             yield Epoch(epoch, self.start_epoch(epoch))
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
         """Moves on to `epoch`, to its step number `step`, and returns the shard to train on in it."""
-        self._attached()
+        worker = self.worker
         # Ranks that are in different epochs are told so.
         self.communicator.ledger.epoch = epoch
-        self._shard = self.strategy.start_epoch(epoch, step)
+        shard = worker.start_epoch(epoch, step)
         self._epoch = epoch
-        return self._shard
+        return shard
 
     def loss(self, function: Callable[..., Any], out: Tensor, shard: Shard, factors: Tensor | None = None) -> Tensor:
         """Returns the loss over the training nodes of the whole graph, the same on all ranks.
@@ -177,20 +183,26 @@ class Session:
             out: the model's outputs, a row for each node that this rank owns.
             factors: what the loss of each training row is multiplied by; by default what the strategy says.
         """
-        if factors is None and self.strategy.row_factors is not None:
+        worker = self.worker
+        if factors is None and worker.row_factors is not None:
             # Shares of the mean over all training nodes, which are one over their number where all are alike.
-            factors = self.strategy.row_factors * self.strategy.num_train
+            factors = worker.row_factors * worker.num_train
         part = session_loss(function, out, shard, factors)
-        return self.strategy.share_loss(part.total, part.weight)
+        return worker.share_loss(part.total, part.weight)
 
     def change(self, change: GraphChange) -> Shard:
         """Changes the graph between two steps, and returns the shard to call the model on from now on.
 
         All ranks call it together with the same change. Only the strategy exchange can.
         """
-        self._attached()
-        self._shard = self.strategy.change(change)
-        return self._shard
+        worker = self.worker
+        if not self.strategy.changes_graph:
+            name = type(self.strategy).__module__.rpartition(".")[2]
+            raise ConfigError(
+                f"The strategy {name} cannot change its graph during a run. Use the strategy exchange, which can, on "
+                f"any number of ranks, one included; or write a new store and start again."
+            )
+        return worker.change(change)
 
     def evaluate(self, metric: str = "auto") -> dict[str, float]:
         """Returns the score of each split on the whole graph, exactly: {"train": ..., "val": ..., "test": ...}.
@@ -232,8 +244,3 @@ class Session:
                 convolution or linear layer that has weights.
         """
         return embeddings(self.model, self.data, self.shard, self.communicator, layer)
-
-    def _attached(self) -> tuple[Attachment, Shard]:
-        if self._attachment is None or self._shard is None:
-            raise ConfigError("There is no model in this session yet. Call session.attach(model) first.")
-        return self._attachment, self._shard

@@ -25,7 +25,7 @@ from laconic.comm.schedules.base import OfLine
 from laconic.errors import CheckpointError
 from laconic.gradients.shared import SharedGradients
 from laconic.sharded.axis import Arrival, Axis, AxisExchange
-from laconic.sharded.cut import Cut
+from laconic.sharded.coding import Coding
 from laconic.sharded.measured_tensors import from_tensors, to_tensors
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import RatePlan
@@ -69,15 +69,19 @@ class ExchangeCoder:
 
     Args:
         placement: whose rows and sums travel.
+        coding: the settings, and how much travels.
         plan: the rates.
         seed: of the run.
         gradients: where loss and gradient are read, if the schedule goes by them.
     """
 
-    def __init__(self, placement: Placement, cut: Cut, plan: RatePlan, seed: int, gradients: SharedGradients) -> None:
-        self.fetch = coded_fetch(placement, plan.codec, cut.fetched)
-        self.fold = coded_fold(placement, plan.codec, cut.folded)
+    def __init__(
+        self, placement: Placement, coding: Coding, plan: RatePlan, seed: int, gradients: SharedGradients
+    ) -> None:
+        self.fetch = coded_fetch(placement, plan.codec, coding.cut.fetched)
+        self.fold = coded_fold(placement, plan.codec, coding.cut.folded)
         self._fold_lists = _lists(placement)
+        self.coding = coding
         self.plan = plan
         self._seed = seed
         self._gradients = gradients
@@ -120,15 +124,15 @@ class ExchangeCoder:
         pending = self.fetch.pending
         return pending.counts if pending is not None and epoch == self.next_epoch else None
 
-    def change(self, placement: Placement, fetch: CodedExchange, cut: Cut, plan: RatePlan) -> None:
+    def change(self, placement: Placement, fetch: CodedExchange, coding: Coding, plan: RatePlan) -> None:
         """Goes on with other edges and their rates; the schedule does not begin anew. All ranks call it together."""
         self._measure()
         # Messages of late codecs that are still under way are for the lists before.
         for coded in (self.fetch, self.fold):
             for arriving in coded.under_way.values():
                 arriving.wait()
-        self.fetch, self.fold = fetch, coded_fold(placement, plan.codec, cut.folded)
-        self._fold_lists, self.plan = _lists(placement), plan
+        self.fetch, self.fold = fetch, coded_fold(placement, plan.codec, coding.cut.folded)
+        self._fold_lists, self.coding, self.plan = _lists(placement), coding, plan
         self._forget_errors()
 
     def _forget_errors(self) -> None:

@@ -11,9 +11,7 @@ from torch_geometric.nn import MessagePassing
 
 from laconic.attach.fixed_operators import why_not_recompute
 from laconic.attach.forward import needs_edge_weight
-from laconic.comm.codecs import parse_codec
-from laconic.comm.codecs.identity import Identity
-from laconic.comm.communicator import Communicator
+from laconic.comm.codecs import is_coded, parse_codec
 from laconic.comm.message_sizes import CODABLE
 from laconic.comm.schedules import parse_schedule
 from laconic.errors import ConfigError, UnsupportedModelError
@@ -72,11 +70,17 @@ def check_edges(edges: str) -> None:
         raise ConfigError(unknown_name(edges, EDGES, family="edge placement"))
 
 
-def check_coded_edges(model: nn.Module, placement: "Placement", codec: str) -> None:
-    """Raises UnsupportedModelError where partial sums would be coded that the model does not have."""
-    is_coded = not isinstance(parse_codec(codec), Identity) and placement.communicator.num_ranks > 1
-    reason = why_not_recompute(model)
-    if is_coded and reason is not None and placement.is_covered:
+def check_coded(model: nn.Module, placement: "Placement", codec: str) -> None:
+    """Raises where rows have a type, or edges a place, that a codec is not for."""
+    if not is_coded(codec, placement.communicator.num_ranks):
+        return
+    dtype, reason = placement.shard.x.dtype, why_not_recompute(model)
+    if dtype not in CODABLE:
+        raise ConfigError(
+            f"codec {codec} is for rows of float32 or float64, and these are {dtype}, which would travel as they are. "
+            f"Use the codec identity; or train in float32, with the features and the model in it."
+        )
+    if reason is not None and placement.is_covered:
         raise UnsupportedModelError(
             f"Edges that do not lie with their destination make partial sums of fixed matrices, which codec {codec} "
             f"writes, and {reason}. Use edges=destination, or the codec identity."
@@ -87,25 +91,6 @@ def check_link(link_mbit: float, strategy: str) -> None:
     """Raises ConfigError unless the speed of a link is one."""
     if not 0 < link_mbit < math.inf:
         raise ConfigError(f"{strategy}: link_mbit should be above 0, such as 1000; got {link_mbit}.")
-
-
-def check_codable(codec: str, shard: Shard, communicator: Communicator) -> None:
-    """Raises ConfigError where rows of the model's type would travel as they are, whatever the codec."""
-    is_coded = communicator.num_ranks > 1 and not isinstance(parse_codec(codec), Identity)
-    if is_coded and shard.x.dtype not in CODABLE:
-        raise ConfigError(
-            f"codec {codec} is for rows of float32 or float64, and these are {shard.x.dtype}, which would travel as "
-            f"they are. Use the codec identity; or train in float32, with the features and the model in it."
-        )
-
-
-def check_only_model(is_first: bool, communicator: Communicator) -> None:
-    """Raises ConfigError for a second model where ranks share the gradients of one."""
-    if not is_first and communicator.num_ranks > 1:
-        raise ConfigError(
-            "This session has a model already, and ranks share the gradients of one. Call session.detach() before the "
-            "next session.attach(model); to train both together, put them into one module."
-        )
 
 
 def _check_kind(model: nn.Module) -> None:

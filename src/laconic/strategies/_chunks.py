@@ -1,7 +1,7 @@
 """The chunks of a graph, wherever it is: in a store, or in memory and cut here, alike on all ranks."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -12,6 +12,7 @@ from laconic.errors import ConfigError
 from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
 from laconic.partitioners import PARTITIONERS, assign_parts
+from laconic.sharded.chunk_map import ChunkMap
 from laconic.specs import parse_spec
 from laconic.store import Chunk, Store, chunk_in_memory
 
@@ -19,21 +20,17 @@ from laconic.store import Chunk, Store, chunk_in_memory
 @final
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """Sizes of all chunks, and a way to each of them.
+    """Which rank owns which chunk, and a way to each of them.
 
     Args:
         are_in_memory: every rank has the whole graph, and cuts a chunk out of it when it is opened.
         check: raises StoreError unless arrays of a chunk are there, by name; where they are in memory, never.
     """
 
-    num_nodes: Sequence[int]
+    chunk_map: ChunkMap
     open: Callable[[int], Chunk]
     are_in_memory: bool
     check: Callable[[int, Iterable[str]], None] = lambda number, names: None
-
-    @property
-    def num_chunks(self) -> int:
-        return len(self.num_nodes)
 
 
 def chunks_of(
@@ -49,7 +46,7 @@ def chunks_of(
     if isinstance(source, Store):
         _check_fits(source, num_ranks, num_chunks)
         sizes = [chunk.num_nodes for chunk in source.manifest.chunks]
-        return Chunks(sizes, source.chunk, are_in_memory=False, check=source.check_chunk)
+        return Chunks(ChunkMap.even(sizes, num_ranks), source.chunk, are_in_memory=False, check=source.check_chunk)
     wanted = num_ranks if num_chunks is None else num_chunks
     if wanted < num_ranks:
         raise ConfigError(f"There are {num_ranks} ranks, and each needs a chunk at least; chunks is {wanted}.")
@@ -57,7 +54,7 @@ def chunks_of(
     parts = assign_parts(source, parse_spec(partitioner, PARTITIONERS, family="partitioner"), wanted, seed=0)
     check_agreement(communicator, {"partition": hashlib.sha256(parts.tobytes()).hexdigest()})
     return Chunks(
-        np.bincount(parts, minlength=wanted).tolist(),
+        ChunkMap.even(np.bincount(parts, minlength=wanted).tolist(), num_ranks),
         lambda number: chunk_in_memory(source, parts, wanted, number),
         are_in_memory=True,
     )

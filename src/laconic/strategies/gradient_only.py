@@ -1,41 +1,38 @@
 """Neighbours on other ranks are historical, refreshed now and then; between refreshes only gradients travel."""
 
 import logging
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, final
 
-from torch import Tensor, nn
+from torch import nn
 
-from laconic.attach import Attachment
 from laconic.attach.norms import is_over_nodes
 from laconic.cached.intervals import Intervals
 from laconic.cached.khop_halo import KHopHalo, expand_halo
-from laconic.cached.neighbour_cache import NeighbourCache, warning_of_old_weights
 from laconic.cached.recomputing import check_keeps_sums, why_not_sums
-from laconic.cached.refresh_coder import RefreshCoder, parse_refresh_codec
-from laconic.cached.rehearsal import num_hops_of, rehearse
-from laconic.comm.codecs.identity import Identity
+from laconic.cached.refresh_coder import parse_refresh_codec
+from laconic.cached.rehearsal import num_hops_of
+from laconic.cached.worker import CachedWorker
+from laconic.comm.codecs import is_coded
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.gradients.reductions import parse_reduction
-from laconic.graph import Graph, Shard
+from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
-from laconic.records import LedgerRecord
-from laconic.sharded.aggregator import ShardedAggregator
-from laconic.sharded.cut import Cut
-from laconic.sharded.trial import check_shared
+from laconic.sharded.block import BlockMap
+from laconic.sharded.placement import place
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_only_model, check_plain_model
-from laconic.strategies._isolated import IsolatedStrategy
+from laconic.strategies._chunks import chunks_of
+from laconic.strategies._placed import PlacedRows
+from laconic.strategies.base import ExpectedRun, Strategy
 
 logger = logging.getLogger(__name__)
 
 
 @final
-@dataclass(eq=False)
-class GradientOnly(IsolatedStrategy):
+@dataclass(frozen=True)
+class GradientOnly(Strategy):
     """Neighbours are historical between refreshes; training steps send gradients only. Evaluation is exact.
 
     Args:
@@ -67,133 +64,85 @@ class GradientOnly(IsolatedStrategy):
     partitioner: str = "metis"
     gradients: str = "exact"
     remote: float = 1.0
-    _coder: RefreshCoder | None = field(default=None, init=False, repr=False)
-    _cache: NeighbourCache | None = field(default=None, init=False, repr=False)
-    _takes_batches: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._reduction = parse_reduction(self.gradients)
-        self._codec = parse_refresh_codec(self.codec)
+        parse_reduction(self.gradients)
+        parse_refresh_codec(self.codec)
         _check_settings(self)
-
-    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
-        self._place(source, communicator, self.partitioner)
-        if self._is_coded:
-            check_agreement(communicator, {"codec": self.codec})
-        return self.placement.shard
-
-    @property
-    def intervals(self) -> Intervals:
-        keeps_rows = self._cache is not None and not self._cache.keeps_sums
-        return Intervals(self.refresh_every, keeps_rows if self.gradual is None else self.gradual)
-
-    def expect_batches(self) -> None:
-        self._takes_batches = True
-
-    def check(self, model: nn.Module, shard: Shard) -> None:
-        check_plain_model(model, shard)
-        check_shared(model, shard)
-        if self._asks_for_sums:
-            check_keeps_sums(model)
-        elif self._extends_rows:
-            _check_no_norms(model)
-
-    def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
-        placement, communicator = self.placement, self.placement.communicator
-        assert shard is placement.shard, "the shard comes from `place`"
-        check_only_model(self._gradients is None, communicator)
-        # First: it may be refused, and then the model is left as it was.
-        keeps_sums = self._keeps_sums(model)
-        halo = self._find_halo(model, keeps_sums)
-        exact = ShardedAggregator(
-            placement, known_halo_features=lambda: self._cache.halo_features if self._cache else None
-        )
-        attachment = self._attach(model, shard, seed, self.gradients, exact)
-        if self._is_coded:
-            self._coder = RefreshCoder(halo.placement, self._codec, Cut.of(halo.placement).fetched, seed)
-        self._cache = NeighbourCache(
-            attachment,
-            placement,
-            self._coder,
-            remote=self.remote,
-            halo=halo,
-            keeps_sums=keeps_sums,
-            num_turns=self.turns,
-        )
-        if communicator.num_ranks > 1 and communicator.rank == 0:
-            attachment.call_on_changed_rows(warning_of_old_weights())
-        return attachment
-
-    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
-        shard = super().start_epoch(epoch, step)
-        self.cache.start_epoch(epoch)
-        return shard
-
-    def _enter(self, interval: int, epoch: int) -> None:
-        if self._coder is not None:
-            self._coder.start_epoch(self.intervals.first_epoch(interval))
-        self.cache.enter(interval)
-
-    @property
-    def cache(self) -> NeighbourCache:
-        """The historical neighbours of this rank."""
-        assert self._cache is not None, "attach comes first"
-        return self._cache
-
-    def _interval_tensors(self) -> dict[str, Tensor]:
-        return self.cache.tensors()
-
-    def _load_interval_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.cache.load_tensors(tensors)
 
     @property
     def draws_batches(self) -> bool:
         # Rows of others that a batch reads are not computed.
-        return not self._asks_for_sums and not self._extends_rows
+        return not self.asks_for_sums and not self.extends_rows
 
     @property
-    def drawn_from(self) -> Shard:
-        return self.cache.drawn_from
-
-    def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
-        assert self._attachment is not None, "attach comes before the first batch"
-        assert not self.cache.keeps_sums, "expect_batches first"
-        return self._attachment.using(batch, self.cache.batch_aggregator(batch))
-
-    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
-        if self.placement.communicator.num_ranks == 1:
-            return []
-        return rehearse(model, self.placement, self.cache, self._coder, epoch, self.intervals, self._reduction)
-
-    @property
-    def _is_coded(self) -> bool:
-        return not isinstance(self._codec, Identity) and self.placement.communicator.num_ranks > 1
-
-    @property
-    def _asks_for_sums(self) -> bool:
+    def asks_for_sums(self) -> bool:
+        """Whether sums are to be kept, of whatever model."""
         # Where rows are kept no row is computed from sums: neither turns nor a reach by default are for them.
         return self.keep == "sums" or (self.keep == "auto" and not (self.turns is None and self.reach is None))
 
     @property
-    def _extends_rows(self) -> bool:
+    def extends_rows(self) -> bool:
+        """Whether rows are kept, beyond the nearest neighbours."""
         return self.keep == "rows" and self.reach is not None and self.reach > 1
 
-    def _keeps_sums(self, model: nn.Module) -> bool:
-        if self.keep == "rows" or self._asks_for_sums:
-            return self.keep != "rows"
-        reason = "mini-batches are drawn" if self._takes_batches else why_not_sums(model)
+    def place(self, source: Graph | Store, communicator: Communicator, run: ExpectedRun) -> "PlacedApart":
+        chunks = chunks_of(source, communicator, partitioner=self.partitioner)
+        placement = place(chunks.open, BlockMap.one_axis(chunks.chunk_map), communicator)
+        if is_coded(self.codec, communicator.num_ranks):
+            check_agreement(communicator, {"codec": self.codec})
+        return PlacedApart(run=run, settings=self, placement=placement)
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlacedApart(PlacedRows):
+    """A rank's rows, and the edges into them."""
+
+    settings: GradientOnly
+
+    def check(self) -> None:
+        super().check()
+        if self.settings.asks_for_sums:
+            check_keeps_sums(self.run.model)
+        elif self.settings.extends_rows:
+            _check_no_norms(self.run.model)
+
+    def _start(self, seed: int) -> CachedWorker:
+        settings, num_ranks = self.settings, self.placement.communicator.num_ranks
+        # First: it may be refused, and then the model is left as it was.
+        keeps_sums = self._keeps_sums()
+        halo = self._find_halo(keeps_sums)
+        is_gradual = not keeps_sums if settings.gradual is None else settings.gradual
+        return CachedWorker(
+            self.run.model,
+            self.placement,
+            seed,
+            reduction=parse_reduction(settings.gradients),
+            intervals=Intervals(settings.refresh_every, is_gradual),
+            codec=parse_refresh_codec(settings.codec) if is_coded(settings.codec, num_ranks) else None,
+            halo=halo,
+            keeps_sums=keeps_sums,
+            num_turns=settings.turns,
+            remote=settings.remote,
+        )
+
+    def _keeps_sums(self) -> bool:
+        if self.settings.keep == "rows" or self.settings.asks_for_sums:
+            return self.settings.keep != "rows"
+        reason = "mini-batches are drawn" if self.run.takes_batches else why_not_sums(self.run.model)
         if reason is not None:
             self._tell(f"Of neighbours on other ranks, rows are kept (keep=rows): {reason}.")
         return reason is None
 
-    def _find_halo(self, model: nn.Module, keeps_sums: bool) -> KHopHalo:
+    def _find_halo(self, keeps_sums: bool) -> KHopHalo:
         """Returns the rows of others that are computed here, and those that are cached."""
+        reach = self.settings.reach
         if keeps_sums:
-            halo = expand_halo(self.placement, num_hops_of(model, self.placement), self.reach)
+            halo = expand_halo(self.placement, num_hops_of(self.run.model, self.placement), reach)
         else:
-            reach = self.reach or 1
-            halo = expand_halo(self.placement, reach, reach)
-        if keeps_sums or self._extends_rows:
+            halo = expand_halo(self.placement, reach or 1, reach or 1)
+        if keeps_sums or self.settings.extends_rows:
             self._tell(halo.describe(keeps_sums=keeps_sums))
         return halo
 

@@ -1,35 +1,29 @@
 """Grappa (arXiv 2602.01872): ranks train in isolation on the chunks that they hold, and exchange only gradients."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, final
 
-from torch import Tensor, nn
-
-from laconic.attach import Attachment
 from laconic.cached.intervals import Intervals
 from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.gradients.reductions import parse_reduction
-from laconic.graph import Graph, Shard
+from laconic.graph import Graph
 from laconic.papers.grappa.correction import Correction, CorrectionKind
 from laconic.papers.grappa.factors import Combination
-from laconic.papers.grappa.isolated_graph import IsolatedGraph
-from laconic.papers.grappa.rehearsal import rehearse
 from laconic.papers.grappa.sweeping import SweepPlan, make_sweeper
-from laconic.records import CoverageRecord, LedgerRecord
-from laconic.sharded.aggregator import ShardedAggregator
-from laconic.sharded.trial import check_shared
+from laconic.papers.grappa.worker import GrappaWorker
+from laconic.sharded.block import BlockMap
+from laconic.sharded.placement import place
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_only_model, check_plain_model
-from laconic.strategies._isolated import IsolatedStrategy
+from laconic.strategies._chunks import Chunks, chunks_of
+from laconic.strategies._placed import PlacedRows
+from laconic.strategies.base import ExpectedRun, Strategy
 
 
 @final
-@dataclass(eq=False)
-class Grappa(IsolatedStrategy):
+@dataclass(frozen=True)
+class Grappa(Strategy):
     """Ranks train on the chunks that they hold; neighbours beyond are missing, and losses corrected for it.
 
     Evaluation is exact. The paper's ablations: UW is correction=none, FP is schedule=fixed; 50S is
@@ -64,13 +58,10 @@ class Grappa(IsolatedStrategy):
     combination: Combination = "self_normalised"
     supply: Literal["auto", "storage", "peers"] = "auto"
     gradients: str = "exact"
-    _plan: SweepPlan | None = field(default=None, init=False, repr=False)
-    _prepare: Callable[[Tensor], Tensor] = field(default_factory=lambda: _as_stored, init=False, repr=False)
-    _isolated: IsolatedGraph | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._reduction = parse_reduction(self.gradients)
-        self._correction = Correction(self.correction, self.hops, self.shrinkage or 0.0, self.combination)
+        parse_reduction(self.gradients)
+        _ = self.correction_of_losses
         if self.repartition_every < 1:
             raise ConfigError(f"repartition_every should be 1 or more epochs; got {self.repartition_every}.")
         if self.rechunk_every < 0:
@@ -79,95 +70,63 @@ class Grappa(IsolatedStrategy):
         if self.supply not in supplies:
             raise ConfigError(unknown_name(self.supply, supplies, family="supply"))
 
-    def place(self, source: Graph | Store, communicator: Communicator) -> Shard:
-        self._place(source, communicator, self.partitioner, self.chunks)
-        assert self._chunks is not None
-        assert self._chunk_map is not None
-        self._plan = SweepPlan.of(
-            self._chunk_map, communicator, self.variable, self.schedule, self.rechunk_every, self._chunks.open
-        )
-        return self.placement.shard
-
-    def with_features(self, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Shard:
-        self._prepare = prepare
-        return super().with_features(x, prepare)
+    @property
+    def correction_of_losses(self) -> Correction:
+        """How losses are corrected."""
+        return Correction(self.correction, self.hops, self.shrinkage or 0.0, self.combination)
 
     @property
-    def intervals(self) -> Intervals:
-        return Intervals(self.repartition_every)
+    def draws_batches(self) -> bool:
+        # Sampled edges are neither weighted by how often they are held nor divided by the degrees of the whole graph.
+        return not self.correction_of_losses.divides_by_degree
 
-    def expect_epochs(self, num_epochs: int) -> None:
-        super().expect_epochs(num_epochs)
-        assert self._plan is not None, "place comes first"
-        if self.placement.communicator.rank == 0:
-            self._plan.warn_of_unseen(-(-num_epochs // self.repartition_every), self.repartition_every)
+    def place(self, source: Graph | Store, communicator: Communicator, run: ExpectedRun) -> "PlacedChunks":
+        chunks = chunks_of(source, communicator, partitioner=self.partitioner, num_chunks=self.chunks)
+        placement = place(chunks.open, BlockMap.one_axis(chunks.chunk_map), communicator)
+        plan = SweepPlan.of(
+            chunks.chunk_map, communicator, self.variable, self.schedule, self.rechunk_every, chunks.open
+        )
+        return PlacedChunks(run=run, settings=self, placement=placement, chunks=chunks, plan=plan)
 
-    def check(self, model: nn.Module, shard: Shard) -> None:
-        check_plain_model(model, shard)
-        check_shared(model, shard)
-        self._correction.check_model(model)
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlacedChunks(PlacedRows):
+    """The chunks that a rank owns, and the order in which others come."""
+
+    settings: Grappa
+    chunks: Chunks
+    plan: SweepPlan
+
+    def check(self) -> None:
+        super().check()
+        model = self.run.model
+        self.settings.correction_of_losses.check_model(model)
         if any(getattr(module, "cached", False) for module in model.modules()):
             raise UnsupportedModelError(
                 "A convolution with cached=True keeps what it saw first, but with the strategy grappa the rows that it "
                 "sees change. Leave cached out: what can be remembered is remembered anyway."
             )
 
-    def attach(self, model: nn.Module, shard: Shard, *, seed: int) -> Attachment:
-        placement = self.placement
-        assert shard is placement.shard, "the shard comes from `place`"
-        assert self._chunks is not None
-        assert self._chunk_map is not None
-        assert self._plan is not None
-        check_only_model(self._gradients is None, placement.communicator)
+    def _start(self, seed: int) -> GrappaWorker:
+        settings, chunks = self.settings, self.chunks
         # First: it may be refused, and then the model is left as it was.
         sweeper = make_sweeper(
-            self._chunks.open,
-            self._plan,
-            self._chunk_map,
-            placement,
-            self._prepare,
-            self.supply,
-            is_in_memory=self._chunks.are_in_memory,
+            chunks.open,
+            self.plan,
+            chunks.chunk_map,
+            self.placement,
+            self.prepare,
+            settings.supply,
+            is_in_memory=chunks.are_in_memory,
         )
-        attachment = self._attach(model, shard, seed, self.gradients, ShardedAggregator(placement))
-        self._isolated = IsolatedGraph(attachment, placement, self._correction, sweeper)
-        return attachment
-
-    def _enter(self, interval: int, epoch: int) -> None:
-        self.isolated.enter(interval, epoch, is_last=self.intervals.is_last(interval, self._num_epochs))
-
-    @property
-    def isolated(self) -> IsolatedGraph:
-        """What this rank trains on."""
-        assert self._isolated is not None, "attach comes first"
-        return self._isolated
-
-    @property
-    def row_factors(self) -> Tensor | None:
-        return None if self._isolated is None else self._isolated.row_factors
-
-    @property
-    def draws_batches(self) -> bool:
-        # Sampled edges are neither weighted by how often they are held nor divided by the degrees of the whole graph.
-        return not self._correction.divides_by_degree
-
-    @property
-    def drawn_from(self) -> Shard:
-        return self.isolated.shard
-
-    def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
-        assert self._attachment is not None, "attach comes before the first batch"
-        return self._attachment.using(batch, self.isolated.batch_aggregator(batch))
-
-    def take_records(self) -> list[CoverageRecord]:
-        return [] if self._isolated is None else self._isolated.take_records()
-
-    def predict_traffic(self, model: nn.Module, epoch: int = 1) -> list[LedgerRecord]:
-        if self.placement.communicator.num_ranks == 1:
-            return []
-        sweeper, reduction = self.isolated.sweeper, self._reduction
-        return rehearse(model, self.placement, sweeper, epoch, self.intervals, self._num_epochs, reduction)
-
-
-def _as_stored(x: Tensor) -> Tensor:
-    return x
+        return GrappaWorker(
+            self.run.model,
+            self.placement,
+            seed,
+            reduction=parse_reduction(settings.gradients),
+            super_epochs=Intervals(settings.repartition_every),
+            correction=settings.correction_of_losses,
+            plan=self.plan,
+            sweeper=sweeper,
+        )

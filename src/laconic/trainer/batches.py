@@ -13,13 +13,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.graph import Graph, Shard
 from laconic.graph.sampling import BatchStream, NeighbourSampler, epoch_batches
 from laconic.session import Session
 from laconic.specs import split_spec
-from laconic.strategies.base import Strategy
+from laconic.strategies.base import Placed, Strategy
 from laconic.trainer.config import Config, TrainingConfig
 
 DEFAULT_FANOUT = 10
@@ -109,26 +108,23 @@ class RankBatches(Batches):
     """Mini-batches of several ranks, each of its own training nodes; equal numbers of steps on all of them.
 
     Args:
-        strategy: says what to draw from in each epoch.
+        session: whose worker says what to draw from in each epoch.
         train_rows: the training rows of this rank, by number.
-        communicator: how ranks talk.
         batch_size: most rows of a rank in one step.
         fanouts, seed, num_workers: as in MiniBatches.
     """
 
     def __init__(
         self,
-        strategy: Strategy,
+        session: Session,
         train_rows: Tensor,
-        communicator: Communicator,
         *,
         batch_size: int,
         fanouts: tuple[int, ...],
         seed: int,
         num_workers: int = 1,
     ) -> None:
-        self._strategy = strategy
-        strategy.expect_batches()
+        self._session, communicator = session, session.communicator
         self._rows = train_rows
         self._draw = partial(epoch_batches, rows=train_rows, batch_size=batch_size, num_workers=num_workers)
         self._fanouts, self._seed = fanouts, seed
@@ -143,7 +139,7 @@ class RankBatches(Batches):
         self._num_train = int(counts.sum())
 
     def of_epoch(self, epoch: int, shard: Shard, start_step: int = 0) -> Generator[Batch, None, None]:
-        whole = self._strategy.drawn_from
+        whole = self._session.worker.drawn_from
         sampler = NeighbourSampler(whole, self._fanouts, seed=self._seed)
         factor_of = self._factors(whole)
         drawn = self._draw(sampler, num_batches=self.num_steps, epoch=epoch, start_step=start_step)
@@ -156,7 +152,7 @@ class RankBatches(Batches):
 
     def _factors(self, whole: Shard) -> Tensor | None:
         """Returns what the losses of this rank's training rows are multiplied by, by rising id."""
-        shares = self._strategy.row_factors
+        shares = self._session.worker.row_factors
         if shares is None:
             return None
         self._ids, order = torch.sort(whole.node_ids[self._rows])
@@ -198,7 +194,7 @@ def check_batches(training: TrainingConfig, strategy: Strategy, *, num_hops: int
         )
 
 
-def choose_batches(config: Config, session: Session, placed: Shard, *, num_hops: int | None) -> Batches:
+def choose_batches(config: Config, session: Session, placed: Placed, *, num_hops: int | None) -> Batches:
     """Returns the batches that the configuration asks for.
 
     Args:
@@ -207,13 +203,13 @@ def choose_batches(config: Config, session: Session, placed: Shard, *, num_hops:
     """
     training, strategy = config.training, session.strategy
     if not training.batch_size:
-        return WholeGraph(strategy.num_train)
+        return WholeGraph(placed.num_train)
     check_batches(training, strategy, num_hops=num_hops)
     # A model that looks at no neighbour gets one that it does not look at.
     fanouts = training.fanouts or (DEFAULT_FANOUT,) * (num_hops or 0) or (1,)
     build: Callable[..., Batches]
     if strategy.draws_batches:
-        build = partial(RankBatches, strategy, placed.train_rows, session.communicator)
+        build = partial(RankBatches, session, placed.shard.train_rows)
     else:
         assert isinstance(session.data, Graph)
         build = partial(MiniBatches, session.data)

@@ -68,12 +68,12 @@ def train_epoch(run: Run) -> bool:
 
 def train_step(run: Run, batch: Batch) -> float:
     """Takes one step of the optimizer and returns the loss before it."""
-    session, strategy = run.session, run.session.strategy
+    session, worker = run.session, run.session.worker
     # Backward too: a part of the model that is run again there has to see the same edges.
-    with strategy.using_batch(batch.shard) if batch.is_drawn else nullcontext():
+    with worker.using_batch(batch.shard) if batch.is_drawn else nullcontext():
         if batch.is_empty and batch.is_drawn:
             # Others have rows in this step, and wait for this rank's part of the gradients: nothing.
-            loss = strategy.share_loss(nothing(run.model), 0.0)
+            loss = worker.share_loss(nothing(run.model), 0.0)
         else:
             out = run_model(run.model, batch.shard)
             check_outputs(run, out, len(batch.shard.y))
@@ -102,7 +102,7 @@ def close_epoch(run: Run) -> None:
     if run.state.is_better(record):
         run.keep_as_best(record)
     run.outputs.tell(record, run.members.evaluation.metric)
-    run.outputs.tell_coverage(run.session.strategy.take_records())
+    run.outputs.tell_coverage(run.session.worker.take_records())
 
 
 def check_epoch(run: Run) -> float:

@@ -19,6 +19,7 @@ from laconic.session.data import describe_data, describe_split, open_data
 from laconic.session.evaluate import Evaluation
 from laconic.store import Store
 from laconic.strategies import parse_strategy
+from laconic.strategies.base import ExpectedRun
 from laconic.trainer.batches import Batches, choose_batches
 from laconic.trainer.config import Config
 from laconic.trainer.config_file import model_name
@@ -81,10 +82,10 @@ def _build_members(
             config.model, num_features=session.num_features, num_classes=session.num_classes, seed=training.seed
         )
     display.phase(_placing(session))
-    placed = session.place(model, normalise=config.data.normalise_features)
+    run = ExpectedRun(model, training.epochs, takes_batches=bool(training.batch_size))
+    placed = session.place(run, normalise=config.data.normalise_features)
     display.phase(f"Checking that {training.strategy} can train the model")
-    session.check(model, placed)
-    session.strategy.expect_epochs(training.epochs)
+    session.check(placed)
     about = session.about
     logger.info(
         "%s: %s nodes, %s edges, %s features, %s classes. Split: %s. %s: %s parameters.",
@@ -94,13 +95,13 @@ def _build_members(
         name,
         format_count(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)),
     )
-    warn_of_unused_weights(model, placed)
+    warn_of_unused_weights(model, placed.shard)
     display.phase("Preparing the model and the first step")
     members = Members(
         session=session,
         optimizer=build_optimizer(model.parameters(), training),
         batches=choose_batches(config, session, placed, num_hops=num_hops),
-        evaluation=Evaluation(training.metric, placed, communicator),
+        evaluation=Evaluation(training.metric, placed.shard, communicator),
         inputs={**inputs, "normalise_features": session.normalised},
     )
     # Last, when nothing can be refused any more: a model of the caller's is left alone by a run that never began.

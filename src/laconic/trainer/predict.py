@@ -25,6 +25,7 @@ from laconic.session.evaluate import whole_graph_logits
 from laconic.session.predictions import Predictions, gather_predictions
 from laconic.store import Manifest, looks_like_store, open_store
 from laconic.strategies import parse_strategy, strategy_for
+from laconic.strategies.base import ExpectedRun
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.run_folder import RunFolder
 from laconic.trainer.snapshot import Snapshot, load_model
@@ -85,8 +86,8 @@ def predict(
             model = build_model(config.model, num_features=about.num_features, num_classes=num_classes, seed=0)
         load_model(model, snapshot, checkpoints.folder / snapshot.name)
         # As in training, whatever the features of this graph look like.
-        placed = session.place(model, normalise=snapshot.notes["inputs"]["normalise_features"])
-        session.check(model, placed, is_trained=False)
+        placed = session.place(ExpectedRun(model), normalise=snapshot.notes["inputs"]["normalise_features"])
+        session.check(placed, is_trained=False)
         with using_threads(config.run.threads), using_seed(config.training.seed):
             session.attach(model, placed)
             shard = session.shard

@@ -73,7 +73,7 @@ class Run:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
-        with self.session.strategy.settled():
+        with self.session.worker.settled():
             check_same_weights(self.model, self.session.communicator, consequence=", so no checkpoint is written")
             last = self._snapshot()
         self._tell_traffic()
@@ -91,14 +91,14 @@ class Run:
             # Ours is keyed and needs no state; a user's model may draw from torch's own.
             {
                 **tensors,
-                **{f"{_OF_STRATEGY}{name}": value for name, value in self.session.strategy.tensors().items()},
+                **{f"{_OF_STRATEGY}{name}": value for name, value in self.session.worker.tensors().items()},
                 "torch_rng": torch.get_rng_state(),
             },
             {
                 "inputs": self.members.inputs,
                 "state": self.state.to_json(),
                 "optimizer": rest,
-                "strategy": self.session.strategy.state(),
+                "strategy": self.session.worker.state(),
             },
         )
 
@@ -125,15 +125,15 @@ def restore(members: Members, snapshot: Snapshot, where: Path) -> TrainingState:
     Args:
         where: the checkpoint's folder, for errors.
     """
-    strategy = members.session.strategy
+    worker = members.session.worker
     load_model(members.session.model, snapshot, where)
     try:
         tensors = dict(snapshot.training)
         torch_rng = tensors.pop("torch_rng")
         of_strategy = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_OF_STRATEGY)}
         load_optimizer(members.optimizer, tensors, snapshot.notes["optimizer"])
-        strategy.load_state(snapshot.notes["strategy"])
-        strategy.load_tensors({name.removeprefix(_OF_STRATEGY): value for name, value in of_strategy.items()})
+        worker.load_state(snapshot.notes["strategy"])
+        worker.load_tensors({name.removeprefix(_OF_STRATEGY): value for name, value in of_strategy.items()})
         state = TrainingState.from_json(dict(snapshot.notes["state"]))
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(

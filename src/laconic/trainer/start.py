@@ -198,7 +198,7 @@ def _carry_out(
     session, exact = members.session, None
     if session.communicator.num_ranks > 1 and not config.training.batch_size:
         # Exact exchange draws no mini-batches: with them there is nothing to compare.
-        exact = predict_exact(session.strategy, session.model, session.communicator)
+        exact = predict_exact(session.worker, session.communicator)
 
     def outputs() -> Outputs:
         if folder is None:

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import nn
 
 from laconic.comm import Communicator
 from laconic.comm.ledger import PHASES
+from laconic.gradients.worker import Worker
 from laconic.records import LedgerRecord
-from laconic.strategies.base import Strategy
 
 _PURPOSES = {"forward": "rows", "backward": "rows", "repartition": "refresh"}
 EVERY_EPOCH = ("rows", "gradients", "refresh", "evaluation")
@@ -104,10 +103,10 @@ class TrafficCount:
         }
 
 
-def predict_exact(strategy: Strategy, model: nn.Module, communicator: Communicator) -> ExactTraffic:
+def predict_exact(worker: Worker, communicator: Communicator) -> ExactTraffic:
     """Returns what exact exchange would cost in steps on the whole graph; all ranks call it together."""
     sums: Counter[str] = Counter()
-    for record in strategy.exact_traffic(model):
+    for record in worker.exact_traffic():
         if record.direction == "received" and record.epoch and not _is_of_scores(record):
             sums[_purpose(record)] += record.num_bytes
     with communicator.ledger.phase("records"):

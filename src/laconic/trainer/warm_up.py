@@ -9,13 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from laconic.attach import attach
 from laconic.attach.forward import run_model
 from laconic.datasets import load
 from laconic.graph import Shard
 from laconic.graph.sampling import NeighbourSampler
 from laconic.models import MODELS, ModelSpec, build_model, parse_model
 from laconic.session.objective import loss_part, usual_loss
-from laconic.strategies.single import Single
 
 _TINY = "sbm(nodes=24, classes=2, features=4, degree=4.0)"
 
@@ -23,9 +23,8 @@ _TINY = "sbm(nodes=24, classes=2, features=4, degree=4.0)"
 def warm_up_model(spec: ModelSpec) -> None:
     """Compiles, or loads from disk, every kernel that training a model of this kind uses."""
     graph = load(_TINY)
-    strategy = Single()
     model = build_model(spec, num_features=graph.num_features, num_classes=graph.num_classes, seed=0)
-    attachment = strategy.attach(model, Shard.whole(graph), seed=0)
+    attachment = attach(model, Shard.whole(graph))
     batch = NeighbourSampler(graph, (2, 2), seed=0).sample(np.arange(4), epoch=1, step=0)
     _backward(model, attachment.shard)
     with attachment.using(batch):

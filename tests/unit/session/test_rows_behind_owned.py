@@ -13,28 +13,28 @@ import torch.nn.functional as F
 from torch import nn
 from torch_geometric.nn import GCN
 
+from laconic.attach import attach
 from laconic.attach.aggregator import LocalAggregator
+from laconic.comm import Communicator
 from laconic.errors import ConfigError
 from laconic.gradients.shared import SharedGradients
+from laconic.gradients.worker import Worker
 from laconic.graph import Shard
 from laconic.records import EpochRecord, read_records
 from laconic.session import Session
-from laconic.strategies.single import Single
+from laconic.strategies.base import Strategy
+from laconic.strategies.single import PlacedWhole, Single
 from laconic.trainer import Config, RunConfig, TrainingConfig, members, start
 
 NUM_RANKS = 2
 EXACT = {"rtol": 0, "atol": 1e-10}
 
 
-class AllRows(Single):
+@dataclasses.dataclass(frozen=True)
+class AllRows(Strategy):
     """Trains on a shard of all nodes, another one in each epoch."""
 
-    def check_ranks(self, num_ranks):
-        pass
-
-    def place(self, source, communicator):
-        self.communicator = communicator
-        self.graph = source
+    def place(self, source, communicator, run):
         ids = torch.arange(source.num_nodes)
         is_own = ids % communicator.num_ranks == communicator.rank
         order = torch.cat([ids[is_own], ids[~is_own]])
@@ -42,20 +42,28 @@ class AllRows(Single):
         edge_index = order.argsort()[source.edge_index]
         whole = Shard.whole(dataclasses.replace(source, **rows, edge_index=edge_index, node_ids=order))
         own = {name: rows[name][: int(is_own.sum())] for name in ("y", "train_mask", "val_mask", "test_mask")}
-        self._shard = dataclasses.replace(whole, **own, num_owned=int(is_own.sum()))
-        return self._shard
+        shard = dataclasses.replace(whole, **own, num_owned=int(is_own.sum()))
+        return PlacedAllRows(run=run, whole=shard, communicator=communicator, num_train=int(source.train_mask.sum()))
 
-    @property
-    def num_train(self):
-        return int(self.graph.train_mask.sum())
 
-    def attach(self, model, shard, *, seed):
-        self.gradients = SharedGradients(model, self.communicator)
-        return super().attach(model, shard, seed=seed)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PlacedAllRows(PlacedWhole):
+    communicator: Communicator
+    num_train: int = 0
+
+    def _start(self, seed):
+        attachment = attach(self.run.model, self.whole, seed=seed)
+        return AllRowsWorker(attachment, SharedGradients(self.run.model, self.communicator))
+
+
+class AllRowsWorker(Worker):
+    def __init__(self, attachment, gradients):
+        super().__init__(attachment)
+        self.gradients = gradients
 
     def start_epoch(self, epoch, step=0):
-        shard = dataclasses.replace(self._shard, x=self._shard.x.clone())
-        self._attachment.move_to(shard, LocalAggregator(shard, remember_inputs=False))
+        shard = dataclasses.replace(self.shard, x=self.shard.x.clone())
+        self.attachment.move_to(shard, LocalAggregator(shard, remember_inputs=False))
         return super().start_epoch(epoch, step)
 
     def share_loss(self, total, weight=None):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.placing import place
 from torch import nn
 from torch_geometric.nn import (
     GATConv,
@@ -20,11 +21,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, degree
 
 import laconic
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
-from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError, UnsupportedModelError
-from laconic.strategies import parse_strategy
 
 IN, OUT = 8, 4
 
@@ -168,18 +165,15 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_ranks_cannot_share_is_refused_with_the_reason_and_a_cure(name, make_graph):
     build, words = REFUSED[name]
-    strategy = parse_strategy("exchange")
-    shard = strategy.place(make_graph(dtype=torch.float64), Communicator(LocalTransport(), Ledger(0)))
+    placed = place("exchange", make_graph(dtype=torch.float64), build().double())
     with pytest.raises(UnsupportedModelError, match=words) as caught:
-        strategy.check(build().double(), shard)
+        placed.check()
     assert "out of bounds" not in str(caught.value)
     assert "single" in str(caught.value) or name in ("a Data object", "a pair of outputs")
 
 
 def test_a_kernel_that_is_not_used_is_no_reason_to_refuse(make_graph):
-    strategy = parse_strategy("exchange")
-    shard = strategy.place(make_graph(dtype=torch.float64), Communicator(LocalTransport(), Ledger(0)))
-    strategy.check(Forgets(GINConv(nn.Linear(IN, OUT))).double(), shard)
+    place("exchange", make_graph(dtype=torch.float64), Forgets(GINConv(nn.Linear(IN, OUT))).double()).check()
 
 
 def test_the_tutorials_convolution_trains_on_ranks_once_its_factors_are_edge_weights(make_graph, on_ranks):

@@ -2,14 +2,12 @@
 
 import pytest
 from tests.equivalence.halo_runs import make_graph
+from tests.placing import place
 from torch_geometric.nn import GraphSAGE
 
 from laconic.comm.codecs import CODECS, parse_codec
 from laconic.comm.codecs.base import PAPER_RATE
-from laconic.comm.communicator import Communicator
-from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
-from laconic.strategies import parse_strategy
 
 
 @pytest.mark.parametrize("codec", ["subset", "prefix", "topk", "cache", "error_feedback(codec=topk)"])
@@ -49,9 +47,9 @@ def test_schedules_that_are_told_no_rate_begin_with_that_of_the_cut(codec):
     models = [GraphSAGE(graph.num_features, 8, 2, 3).double() for _ in range(3)]
 
     def on_rank(transport):
-        strategy = parse_strategy(f"exchange(codec={codec}, schedule=linear(epochs=50), partitioner=random)")
-        shard = strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        plan = strategy._rate_plan(models[transport.rank], strategy._cut, [])
+        text = f"exchange(codec={codec}, schedule=linear(epochs=50), partitioner=random)"
+        placed = place(text, graph, models[transport.rank], transport)
+        plan, shard = placed.coding.rate_plan(models[transport.rank], []), placed.shard
         return plan.rates(1, 0, ()), set(shard.node_ids[: shard.num_owned].tolist())
 
     runs = run_ranks(3, on_rank)

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from tests.placing import place
 from tests.unit.sharded.product_runs import chunks_of, random_graph, received_words
 from torch_geometric.nn import GAT, GCN, GraphSAGE, SGConv
 
@@ -16,7 +17,6 @@ from laconic.errors import ConfigError
 from laconic.sharded.plan import make_plan
 from laconic.sharded.survey import GridSizes, survey
 from laconic.sharded.workload import Workload
-from laconic.strategies import parse_strategy
 
 
 def sizes_of(graph, num_ranks: int, *, is_sparse: bool) -> list[GridSizes]:
@@ -99,9 +99,8 @@ def test_auto_trains_on_the_grid_of_its_plan():
     graph = dataclasses.replace(graph, x=torch.ones(60, 8, dtype=torch.float64))
 
     def run(transport):
-        strategy = parse_strategy("full_graph(partitioner=random)")
-        strategy.place(graph, Communicator(transport, Ledger(transport.rank)))
-        return strategy.plan.best.grid, strategy.placement.grid
+        placed = place("full_graph(partitioner=random)", graph, GCN(8, 8, 2, 2).double(), transport)
+        return placed.plan.best.grid, placed.placement.grid
 
     (chosen, used), *others = run_ranks(4, run)
     assert chosen == used
@@ -146,15 +145,13 @@ def test_what_a_model_cannot_use_is_not_chosen_however_fast():
 def test_the_words_of_an_epoch_are_those_that_are_predicted_for_it():
     graph = random_graph(60, 200, num_features=12)
     torch.manual_seed(0)
-    model = GCN(12, 9, 3, 5).double()
+    copies = [GCN(12, 9, 3, 5).double() for _ in range(4)]
 
     def run(transport):
-        strategy = parse_strategy("full_graph(partitioner=random)")
-        strategy.expect_model(model)
-        communicator = Communicator(transport, Ledger(transport.rank))
-        strategy.place(graph, communicator)
-        rows = [row for row in strategy.predict_traffic(model) if row.epoch == 1 and row.operation == "all_to_all"]
-        return strategy.plan, sum(row.num_bytes for row in rows) / 8 / 2
+        placed = place("full_graph(partitioner=random)", graph, copies[transport.rank], transport)
+        predicted = placed.start(seed=0).predict_traffic()
+        rows = [row for row in predicted if row.epoch == 1 and row.operation == "all_to_all"]
+        return placed.plan, sum(row.num_bytes for row in rows) / 8 / 2
 
     found = run_ranks(4, run)
     plan = found[0][0]

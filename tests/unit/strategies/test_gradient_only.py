@@ -6,6 +6,7 @@ from dataclasses import fields
 import pytest
 import torch
 from tests.equivalence.isolated_runs import OwnConv
+from tests.placing import place, start
 from torch_geometric.nn import GAT, GCN, GraphSAGE, LEConv, ResGatedGraphConv
 
 from laconic.cached.recomputing import check_keeps_sums
@@ -47,13 +48,15 @@ def test_no_setting_excludes_another(settings):
     parse_strategy(f"gradient_only({settings})")
 
 
+MODEL = GCN(8, 8, 2, 4, norm="batch_norm").double()
+
+
 def test_norms_over_nodes_are_refused_where_rows_of_others_are_computed(graph, on_ranks):
     def refused(communicator):
-        strategy = parse_strategy("gradient_only(keep=rows, reach=2)")
-        shard = strategy.place(graph, communicator)
-        assert not strategy.draws_batches
+        placed = place("gradient_only(keep=rows, reach=2)", graph, MODEL, communicator)
+        assert not placed.settings.draws_batches
         with pytest.raises(UnsupportedModelError, match=r"norms\.0.*would count the rows of other ranks"):
-            strategy.check(GCN(8, 8, 2, 4, norm="batch_norm").double(), shard)
+            placed.check()
 
     on_ranks(2, refused)
 
@@ -68,13 +71,13 @@ def graph(make_graph):
 
 
 def test_historical_neighbours_leave_nothing_unseen(graph, on_ranks, caplog):
-    def expect(communicator):
-        strategy = parse_strategy("gradient_only")
-        strategy.place(graph, communicator)
-        strategy.expect_epochs(1)
+    models = [GCN(8, 8, 2, 4).double() for _ in range(3)]
+
+    def run(communicator):
+        start("gradient_only", graph, models[communicator.rank], communicator, num_epochs=1)
 
     with caplog.at_level(logging.WARNING):
-        on_ranks(3, expect)
+        on_ranks(3, run)
     assert not caplog.records
 
 
@@ -104,11 +107,11 @@ def test_a_convolution_that_is_cached_behind_its_weights_is_told_once(
     models = [Twice().double() for _ in range(num_ranks)]
 
     def run(communicator):
-        mine, model = parse_strategy(strategy), models[communicator.rank]
-        mine.attach(model, mine.place(graph, communicator), seed=0)
+        model = models[communicator.rank]
+        worker = start(strategy, graph, model, communicator)
         for epoch in (1, 2):
-            shard = mine.start_epoch(epoch)
-            mine.share_loss(model(shard.x, shard.edge_index).square().sum()).backward()
+            shard = worker.start_epoch(epoch)
+            worker.share_loss(model(shard.x, shard.edge_index).square().sum()).backward()
 
     with caplog.at_level(logging.WARNING):
         on_ranks(num_ranks, run)
@@ -137,13 +140,13 @@ def test_models_whose_halo_rows_cannot_be_computed_are_refused(model, reason):
 def test_settings_of_sums_are_never_left_out_of_account(spec, on_ranks, make_graph):
     """A model or batches that keep rows are refused, where `auto` alone would take rows."""
     graph = make_graph()
+    model = GAT(graph.num_features, 8, 2, graph.num_classes)
 
     def run(communicator):
-        strategy = parse_strategy(spec)
-        shard = strategy.place(graph, communicator)
-        assert not strategy.draws_batches
+        placed = place(spec, graph, model, communicator)
+        assert not placed.settings.draws_batches
         with pytest.raises(UnsupportedModelError, match="attention decides its weights"):
-            strategy.check(GAT(graph.num_features, 8, 2, graph.num_classes), shard)
+            placed.check()
 
     on_ranks(2, run)
     assert parse_strategy("gradient_only").draws_batches

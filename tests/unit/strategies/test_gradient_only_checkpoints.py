@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from tests.placing import start
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GCNConv, LEConv
@@ -11,7 +12,6 @@ from torch_geometric.nn import GCNConv, LEConv
 from laconic.attach.forward import run_model
 from laconic.errors import ConfigError
 from laconic.graph.sampling import NeighbourSampler
-from laconic.strategies import parse_strategy
 
 STRATEGIES = ["gradient_only", "grappa(variable=1)"]
 # Torch warns of the old kind where nothing needs a gradient, as in a refresh.
@@ -40,21 +40,18 @@ class Checkpointed(nn.Module):
 
 
 def first_gradients(communicator, spec, model, graph):
-    strategy = parse_strategy(spec)
-    strategy.attach(model, strategy.place(graph, communicator), seed=0)
-    shard = strategy.start_epoch(1)
-    strategy.share_loss(run_model(model, shard).square().sum()).backward()
+    worker = start(spec, graph, model, communicator)
+    shard = worker.start_epoch(1)
+    worker.share_loss(run_model(model, shard).square().sum()).backward()
     return [parameter.grad for parameter in model.parameters()]
 
 
 def first_batch(communicator, spec, model, graph):
-    strategy = parse_strategy(spec)
-    strategy.expect_batches()
-    strategy.attach(model, strategy.place(graph, communicator), seed=0)
-    rows = strategy.start_epoch(1).train_rows
-    batch = NeighbourSampler(strategy.drawn_from, (3, 3), seed=0).sample(rows.numpy(), epoch=1, step=0)
-    with strategy.using_batch(batch):
-        strategy.share_loss(run_model(model, batch)[: len(rows)].square().sum()).backward()
+    worker = start(spec, graph, model, communicator, takes_batches=True)
+    rows = worker.start_epoch(1).train_rows
+    batch = NeighbourSampler(worker.drawn_from, (3, 3), seed=0).sample(rows.numpy(), epoch=1, step=0)
+    with worker.using_batch(batch):
+        worker.share_loss(run_model(model, batch)[: len(rows)].square().sum()).backward()
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.placing import place, start
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 
 import laconic
@@ -65,7 +66,7 @@ def graph(make_graph):
 def test_what_does_not_fit_the_ranks_is_refused_by_all_of_them(settings, graph, on_ranks):
     def refused(communicator):
         with pytest.raises(ConfigError) as caught:
-            parse_strategy(f"grappa({settings})").place(graph, communicator)
+            place(f"grappa({settings})", graph, ranks=communicator)
         return str(caught.value)
 
     assert on_ranks(3, refused) == [REFUSED_ON_RANKS[settings]] * 3
@@ -85,10 +86,9 @@ def test_convolutions_without_fixed_weights_are_refused_for_a_sweep(build, reaso
     model = build().double()
 
     def refused(communicator):
-        strategy = parse_strategy("grappa(variable=1, correction=sweep)")
-        shard = strategy.place(graph, communicator)
+        placed = place("grappa(variable=1, correction=sweep)", graph, model, communicator)
         with pytest.raises(UnsupportedModelError, match=reason) as caught:
-            strategy.check(model, shard)
+            placed.check()
         return str(caught.value)
 
     for message in on_ranks(2, refused):
@@ -109,11 +109,10 @@ def test_all_training_nodes_without_a_neighbour_are_an_error_not_a_step_of_nothi
     models = [GCN(8, 8, 2, 4).double() for _ in range(2)]
 
     def refused(communicator):
-        strategy = parse_strategy("grappa(partitioner=random, chunks=8, correction=node, hops=8)")
-        shard = strategy.place(graph, communicator)
-        strategy.attach(models[communicator.rank], shard, seed=0)
+        text = "grappa(partitioner=random, chunks=8, correction=node, hops=8)"
+        worker = start(text, graph, models[communicator.rank], communicator)
         with pytest.raises(ConfigError) as caught:
-            strategy.start_epoch(1)
+            worker.start_epoch(1)
         return str(caught.value)
 
     messages = on_ranks(2, refused)
@@ -163,13 +162,13 @@ def test_a_loss_that_is_not_per_node_is_refused_where_nodes_are_weighted(graph, 
     ],
 )
 def test_pairs_of_chunks_that_are_never_seen_are_told_once(settings, epochs, words, graph, on_ranks, caplog):
-    def expect(communicator):
-        strategy = parse_strategy(f"grappa({settings})")
-        strategy.place(graph, communicator)
-        strategy.expect_epochs(epochs)
+    models = [GCN(8, 8, 2, 4).double() for _ in range(4)]
+
+    def run(communicator):
+        start(f"grappa({settings})", graph, models[communicator.rank], communicator, num_epochs=epochs)
 
     with caplog.at_level(logging.WARNING):
-        on_ranks(4, expect)
+        on_ranks(4, run)
     assert [record.getMessage() for record in caplog.records] == ([] if words is None else [words])
 
 
@@ -177,16 +176,15 @@ def test_own_features_are_in_memory_once_and_again_only_beside_those_of_variable
     models = [GraphSAGE(8, 8, 2, 4).double() for _ in range(3)]
 
     def run(communicator):
-        strategy = parse_strategy("grappa(variable=1, chunks=6)")
-        own = strategy.place(graph, communicator)
-        shard = strategy.with_features(own.x * 2, lambda x: x * 2)
-        strategy.attach(models[communicator.rank], shard, seed=0)
-        strategy.start_epoch(1)
-        seen = strategy.isolated.shard.x
-        assert torch.equal(seen[: shard.num_rows], own.x * 2)
+        own = place("grappa(variable=1, chunks=6)", graph, models[communicator.rank], communicator)
+        placed = own.with_features(own.shard.x * 2, lambda x: x * 2)
+        shard, worker = placed.shard, placed.start(seed=0)
+        worker.start_epoch(1)
+        seen = worker.drawn_from.x
+        assert torch.equal(seen[: shard.num_rows], own.shard.x * 2)
         assert len(seen) > shard.num_rows
         memory = shard.x.untyped_storage().data_ptr()
-        return [chunk.x.untyped_storage().data_ptr() == memory for chunk in strategy.isolated.sweeper.owned.values()]
+        return [chunk.x.untyped_storage().data_ptr() == memory for chunk in worker.sweeper.owned.values()]
 
     assert on_ranks(3, run) == [[True, True]] * 3
 
@@ -196,11 +194,10 @@ def test_of_a_graph_in_memory_only_the_chunks_that_are_needed_are_cut_out(graph,
     models = [GraphSAGE(8, 8, 2, 4).double() for _ in range(3)]
 
     def run(communicator):
-        strategy = parse_strategy("grappa(variable=1)")
-        shard = strategy.place(graph, communicator)
-        chunks, numbers = strategy._chunks, opened[communicator.rank]
-        strategy._chunks = replace(chunks, open=lambda number: (numbers.append(number), chunks.open(number))[1])
-        strategy.attach(models[communicator.rank], shard, seed=0)
+        placed = place("grappa(variable=1)", graph, models[communicator.rank], communicator)
+        chunks, numbers = placed.chunks, opened[communicator.rank]
+        noting = replace(chunks, open=lambda number: (numbers.append(number), chunks.open(number))[1])
+        replace(placed, chunks=noting).start(seed=0)
 
     on_ranks(3, run)
     assert opened == {0: [0], 1: [1], 2: [2]}

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.placing import start as start_worker
 from torch_geometric.nn import GCN
 
 from laconic.errors import ConfigError, RankFailedError
 from laconic.records import EpochRecord, LedgerRecord, format_record, read_records
 from laconic.store import write_store
-from laconic.strategies import parse_strategy
 from laconic.trainer import Config, DataConfig, RunConfig, TrainingConfig, loop, predict, resume, start
 from laconic.trainer.checkpoint import Checkpoints
 
@@ -192,11 +192,10 @@ def test_the_summary_tells_what_all_ranks_received_by_what_it_was_for(tmp_path, 
 def test_the_ledger_holds_what_was_predicted_for_every_rank_and_epoch(
     tmp_path, graph, model, train, on_ranks, strategy, phases
 ):
+    copies = [copy.deepcopy(model) for _ in range(3)]
+
     def predicted_rows(communicator):
-        member = parse_strategy(strategy)
-        member.expect_model(model)
-        member.check(model, member.place(graph, communicator))
-        rows = member.predict_traffic(copy.deepcopy(model))
+        rows = start_worker(strategy, graph, copies[communicator.rank], communicator).predict_traffic()
         return [row for row in rows if row.epoch == 1]
 
     train(3, config_at(tmp_path / "run", strategy=strategy), graph, model)

@@ -41,4 +41,9 @@ def parse_codec(text: str) -> Codec:
     return parse_spec(text, CODECS, family="codec")
 
 
-__all__ = ["CODECS", "Codec", "Memory", "MessageKey", "parse_codec"]
+def is_coded(codec: str, num_ranks: int) -> bool:
+    """Whether a codec, given by its spec, changes any message between so many ranks."""
+    return num_ranks > 1 and not isinstance(parse_codec(codec), Identity)
+
+
+__all__ = ["CODECS", "Codec", "Memory", "MessageKey", "is_coded", "parse_codec"]

@@ -1,0 +1,92 @@
+"""CachedWorker: trains on historical neighbours, which are refreshed when an interval begins."""
+
+from contextlib import AbstractContextManager
+from typing import final
+
+from torch import Tensor, nn
+
+from laconic.cached.interval_worker import IntervalWorker
+from laconic.cached.intervals import Intervals
+from laconic.cached.khop_halo import KHopHalo
+from laconic.cached.neighbour_cache import NeighbourCache, warning_of_old_weights
+from laconic.cached.refresh_coder import RefreshCoder
+from laconic.cached.rehearsal import rehearse
+from laconic.comm.codecs import Codec
+from laconic.gradients.reductions import GradientReduction
+from laconic.graph import Shard
+from laconic.records import LedgerRecord
+from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.cut import Cut
+from laconic.sharded.placement import Placement
+
+
+@final
+class CachedWorker(IntervalWorker):
+    """Caches rows, or sums, of neighbours that other ranks own.
+
+    Args:
+        placement, reduction, intervals: as in IntervalWorker; the cache is refreshed when an interval begins.
+        codec: how a refresh writes what is cached for the way; None: as it is.
+        halo, keeps_sums, num_turns, remote: as in NeighbourCache.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        placement: Placement,
+        seed: int,
+        *,
+        reduction: GradientReduction,
+        intervals: Intervals,
+        codec: Codec | None,
+        halo: KHopHalo,
+        keeps_sums: bool,
+        num_turns: int | None,
+        remote: float,
+    ) -> None:
+        communicator = placement.communicator
+        exact = ShardedAggregator(placement, known_halo_features=lambda: self.cache.halo_features)
+        super().__init__(model, placement, exact, seed, reduction=reduction, intervals=intervals)
+        self._coder: RefreshCoder | None = None
+        if codec is not None:
+            self._coder = RefreshCoder(halo.placement, codec, Cut.of(halo.placement).fetched, seed)
+        self.cache = NeighbourCache(
+            self.attachment,
+            placement,
+            self._coder,
+            remote=remote,
+            halo=halo,
+            keeps_sums=keeps_sums,
+            num_turns=num_turns,
+        )
+        if communicator.num_ranks > 1 and communicator.rank == 0:
+            self.attachment.call_on_changed_rows(warning_of_old_weights())
+
+    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
+        shard = super().start_epoch(epoch, step)
+        self.cache.start_epoch(epoch)
+        return shard
+
+    def _enter(self, interval: int, epoch: int) -> None:
+        if self._coder is not None:
+            self._coder.start_epoch(self.intervals.first_epoch(interval))
+        self.cache.enter(interval)
+
+    def _interval_tensors(self) -> dict[str, Tensor]:
+        return self.cache.tensors()
+
+    def _load_interval_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.cache.load_tensors(tensors)
+
+    @property
+    def drawn_from(self) -> Shard:
+        return self.cache.drawn_from
+
+    def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
+        return self.attachment.using(batch, self.cache.batch_aggregator(batch))
+
+    def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:
+        if self.placement.communicator.num_ranks == 1:
+            return []
+        intervals, reduction = self.intervals, self._reduction
+        return rehearse(self.model, self.placement, self.cache, self._coder, epoch, intervals, reduction)

@@ -1,0 +1,118 @@
+"""Workers of ranks that hold a placement each: losses and gradients are shared, messages may be coded."""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from laconic.attach import attach
+from laconic.attach.aggregator import Aggregator
+from laconic.gradients.shared import SharedGradients, share_gradients
+from laconic.gradients.worker import Worker
+from laconic.graph import Shard
+from laconic.records import LedgerRecord
+from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.booked import BookedCoder
+from laconic.sharded.coder import ExchangeCoder
+from laconic.sharded.coding import Coding
+from laconic.sharded.edge_placement import with_edges_at
+from laconic.sharded.hops import with_hops
+from laconic.sharded.placement import Placement
+from laconic.sharded.rehearsal import exchanges_of_step, rehearse
+
+
+class PlacedWorker(Worker):
+    """A worker of several ranks.
+
+    Args:
+        placement: what this rank holds.
+        gradients: of `model`, shared by all ranks.
+        shard: what `model` is called on.
+        aggregator: aggregates over the whole graph.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        placement: Placement,
+        gradients: SharedGradients,
+        shard: Shard,
+        aggregator: Aggregator,
+        seed: int,
+    ) -> None:
+        super().__init__(attach(model, shard, seed=seed, aggregator=aggregator))
+        self.placement = placement
+        self._gradients = gradients
+        if placement.communicator.num_ranks > 1:
+            self.attachment.call_before_gradients(gradients.shared_pass.check)
+
+    @property
+    def num_train(self) -> int:
+        return self.placement.num_train
+
+    def share_loss(self, total: Tensor, weight: float | None = None) -> Tensor:
+        return self._gradients.share(total, weight)
+
+    def exact_traffic(self) -> list[LedgerRecord]:
+        """Returns the traffic without a codec; of edges between two ranks, that of halo exchange."""
+        placement = self.placement
+        if placement.is_covered or placement.hops:
+            placement = with_edges_at(placement, "destination")
+        return rehearse(self.model, placement)
+
+
+class ShardedWorker(PlacedWorker):
+    """Ranks take every step together, and rows and partial sums travel within it."""
+
+    def __init__(self, model: nn.Module, placement: Placement, coding: Coding | None, seed: int) -> None:
+        gradients = share_gradients(model, placement.communicator)
+        self.coder: ExchangeCoder | None = None
+        if coding is not None:
+            exchanges = exchanges_of_step(model, placement, coding.cut)
+            plan = coding.rate_plan(model, exchanges)
+            plan.check(exchanges)
+            self.coder = ExchangeCoder(placement, coding, plan, seed, gradients)
+        # Features are as they will stay: rows of others can come.
+        shard = with_hops(placement.shard, placement.hops, placement.communicator.ledger)
+        self._aggregator = ShardedAggregator(placement, self.coder, shard=shard)
+        super().__init__(model, placement, gradients, shard, self._aggregator, seed)
+
+    def start_epoch(self, epoch: int, step: int = 0) -> Shard:
+        if self.coder is not None:
+            self.coder.start_epoch(epoch, step)
+        return super().start_epoch(epoch, step)
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.coder is None else self.coder.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        if self.coder is not None:
+            self.coder.load_state(state)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self.coder is None else self.coder.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        if self.coder is not None:
+            self.coder.load_tensors(tensors)
+
+    def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:
+        if self.coder is None:
+            return rehearse(self.model, self.placement, epoch)
+        return coded_traffic(self.model, self.placement, self.coder.coding, epoch, self.coder)
+
+
+def coded_traffic(
+    model: nn.Module, placement: Placement, coding: Coding, epoch: int = 1, coder: ExchangeCoder | None = None
+) -> list[LedgerRecord]:
+    """Returns this rank's traffic of an epoch through a codec.
+
+    Args:
+        coder: of a run under way, whose schedule may go by what it has measured.
+    """
+    cut = coding.cut
+    plan = coding.rate_plan(model, exchanges_of_step(model, placement, cut))
+    if coder is not None:
+        plan = replace(plan, new=coder.new_rows(epoch))
+    measured = () if coder is None else coder.measured
+    return rehearse(model, placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
