@@ -19,7 +19,6 @@ from laconic.errors import ConfigError
 from laconic.specs import parse_spec, unknown_name
 
 Axis = Literal["i", "k", "j"]
-Arrangement = Literal["blocks", "replicated", "summa"]
 
 
 class Place(NamedTuple):
@@ -86,13 +85,8 @@ def all_grids(num_ranks: int) -> list[Grid]:
 class Layout(ABC):
     """A preset, or a grid written out. The fields of a member are its whole configuration."""
 
-    arrangement: ClassVar[Arrangement] = "blocks"
-    """Who holds which edges, and what travels: blocks that stay where they are, or as a paper has it."""
-
-    @property
-    def is_for_symmetric(self) -> bool:
-        """Whether the backward pass takes the matrix for its own transpose."""
-        return False
+    is_as_published: ClassVar[bool] = False
+    """Whether edges are held and travel as a paper has it, and not as blocks that stay where they are."""
 
     @abstractmethod
     def of(self, num_ranks: int) -> Grid:
@@ -147,7 +141,7 @@ class ReplicatedRows(Layout):
     """
 
     c: int = 2
-    arrangement: ClassVar[Arrangement] = "replicated"
+    is_as_published: ClassVar[bool] = True
 
     def of(self, num_ranks: int) -> Grid:
         fitting = [c for c in range(1, math.isqrt(num_ranks) + 1) if num_ranks % c == 0]
@@ -181,11 +175,7 @@ class Summa(Layout):
     """
 
     symmetric: bool = False
-    arrangement: ClassVar[Arrangement] = "summa"
-
-    @property
-    def is_for_symmetric(self) -> bool:
-        return self.symmetric
+    is_as_published: ClassVar[bool] = True
 
     def of(self, num_ranks: int) -> Grid:
         side = math.isqrt(num_ranks)

@@ -19,8 +19,8 @@ from laconic.comm.exchange import RowExchange
 from laconic.comm.splits import Splits
 from laconic.graph import Adjacency, Shard
 from laconic.graph.change import GraphChange, check_change, refuse_change
-from laconic.kernels.compress import compress_edges
 from laconic.launching.agreement import check_agreement
+from laconic.sharded.block import compressed
 from laconic.sharded.homes import Homes, Numbers
 from laconic.sharded.placement import Placement, at_destinations
 
@@ -261,14 +261,12 @@ class _Step:
         # Old edges first: of equal ones, the oldest stays the first.
         sources = np.append(column_of_old[adjacency.indices[kept]], added[0])
         rows = np.append(column_of_old[adjacency.row_of_edge[kept]], added[1])
-        indptr, indices, order = compress_edges(sources, rows, len(self._node_ids), len(source_ids))
         weight = shard.edge_weight
         if weight is not None:
             weight = weight[torch.from_numpy(kept)]
             if change.add_weights is not None:
                 weight = torch.cat([weight, change.add_weights[torch.from_numpy(self._added)].to(weight.dtype)])
-            weight = weight[torch.from_numpy(order.astype(np.int64))]
-        return Adjacency(indptr, indices, len(source_ids)), weight
+        return compressed((sources, rows, weight), (len(self._node_ids), len(source_ids)))
 
 
 def _find_each(keys: IntArray, wanted: IntArray) -> IntArray:

@@ -16,7 +16,7 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Grid, all_grids
 from laconic.sharded.axis import wanted_of_line
-from laconic.sharded.block import BlockMap, edges_of_block
+from laconic.sharded.block import BlockMap
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.store import Chunk
 
@@ -89,7 +89,7 @@ class _Counts:
         rank, num_ranks, starts = communicator.rank, communicator.num_ranks, chunk_map.rank_starts
         first, end = int(starts[rank]), int(starts[rank + 1])
         one_axis = BlockMap(Grid(pi=num_ranks), chunk_map)
-        sources, destinations, _ = edges_of_block(read, one_axis, rank)
+        sources, destinations, _ = one_axis.edges_of(read, rank)
         owner = np.searchsorted(starts, sources, side="right") - 1
         num_edges = np.bincount(owner, minlength=num_ranks)
         if not is_sparse:

@@ -17,9 +17,11 @@ from laconic.errors import ConfigError, StoreError, UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.launching.agreement import check_agreement, check_all_ready
 from laconic.launching.environment import rank_environment
+from laconic.papers.cagnet.layouts import block_map_of
+from laconic.papers.cagnet.symmetry import check_symmetric_convolutions
 from laconic.sharded.axis import AxisExchange
-from laconic.sharded.block import BlockMap, arrays_of_block
-from laconic.sharded.check import check_convolutions, check_symmetric_convolutions
+from laconic.sharded.block import BlockMap
+from laconic.sharded.check import check_convolutions
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.sharded.cut import Cut
 from laconic.sharded.edge_placement import EdgePlace, with_edges_at
@@ -118,14 +120,13 @@ class FullGraph(PlacedStrategy):
         if layout is None or communicator.num_ranks == 1:
             block_map = BlockMap(self._choose_grid(source, chunks, chunk_map, communicator), chunk_map)
         else:
-            block_map = BlockMap(layout.of(communicator.num_ranks), chunk_map, layout.arrangement)
+            block_map = block_map_of(layout, communicator.num_ranks, chunk_map)
         check_all_ready(communicator, _lacking(chunks, block_map, communicator.rank))
         self._placement = place(
             chunks.open,
             block_map,
             communicator,
             is_sparse=self.is_sparse,
-            is_for_symmetric=layout is not None and layout.is_for_symmetric,
             is_staged=self.staged,
         )
         self._place_edges(layout, communicator)
@@ -155,12 +156,12 @@ class FullGraph(PlacedStrategy):
     def _check_layout(self, layout: Layout, grid: Grid) -> None:
         """Raises ConfigError where a codec, or stages, are asked for in a layout that has none."""
         is_coded = not isinstance(parse_codec(self.codec), Identity) and grid.num_ranks > 1
-        if is_coded and (layout.arrangement != "blocks" or grid.pj > 1):
+        if is_coded and (layout.is_as_published or grid.pj > 1):
             raise ConfigError(
                 f"codec {self.codec} is for whole rows and blocks that stay where they are, a grid with pj=1; "
                 f'grid="{self.grid}" has pj={grid.pj}. Use 1d, 1d_columns, 1.5d or 2d, or the codec identity.'
             )
-        if self.staged and layout.arrangement != "blocks":
+        if self.staged and layout.is_as_published:
             raise ConfigError(
                 f'grid="{self.grid}" moves whole blocks, as in its paper, and has no stages. Use 1d, 1.5d, 2d or '
                 f"another grid, or leave staged out."
@@ -171,8 +172,7 @@ class FullGraph(PlacedStrategy):
         check_codable(self.codec, shard, self.placement.communicator)
         try:
             check_convolutions(model, self.placement.grid)
-            if self.grid != "auto" and parse_grid(self.grid).is_for_symmetric:
-                check_symmetric_convolutions(model)
+            check_symmetric_convolutions(model, self.grid)
             check_shared(model, shard)
             check_coded_edges(model, self.placement, self.codec)
             if self.placement.grid.pj > 1:
@@ -233,7 +233,7 @@ class FullGraph(PlacedStrategy):
 def _lacking(chunks: Chunks, block_map: BlockMap, rank: int) -> str | None:
     """Returns what a rank lacks of what it has to read, in a sentence."""
     try:
-        for number, names in arrays_of_block(block_map, rank).items():
+        for number, names in block_map.arrays_of(rank).items():
             chunks.check(number, names)
     except StoreError as error:
         return str(error)

@@ -7,7 +7,8 @@ Folding is the way back. CAGNET's 1.5D keeps row groups replicated by an all-red
 half of that is our fold along k, the gathering half is the first step here: as many words.
 """
 
-from typing import final
+from dataclasses import dataclass
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -16,15 +17,17 @@ from torch import Tensor
 
 from laconic.comm.arriving import Arrived
 from laconic.comm.communicator import Communicator
+from laconic.comm.grid import Place
 from laconic.comm.ledger import Ledger
 from laconic.comm.splits import Splits
 from laconic.sharded.axis import Arrival, AxisExchange, PlacedAxis
-from laconic.sharded.block import BlockMap
+from laconic.sharded.block import Block, BlockMap, Edges, Read, edges_between
 
 # Shapes: N rows of the own block, G rows of the own group, M columns beyond the own block, W features
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class ReplicatedAxis(PlacedAxis):
     """The two steps, as one axis.
 
@@ -37,15 +40,12 @@ class ReplicatedAxis(PlacedAxis):
         num_before: columns from groups before the own one.
     """
 
-    def __init__(
-        self, group: PlacedAxis, column: PlacedAxis, *, num_own: int, first: int, near: Tensor, num_before: int
-    ) -> None:
-        self._group = group
-        self._column = column
-        self._num_own = num_own
-        self._first = first
-        self._near = near
-        self._num_before = num_before
+    group: PlacedAxis
+    column: PlacedAxis
+    num_own: int
+    first: int
+    near: Tensor
+    num_before: int
 
     @staticmethod
     def of(
@@ -82,35 +82,76 @@ class ReplicatedAxis(PlacedAxis):
 
     @property
     def num_others(self) -> int:
-        return len(self._near) + self._column.num_others
+        return len(self.near) + self.column.num_others
 
     def start_expand(self, x: Tensor, widest: int) -> Arrival:
-        rest = self._group.start_expand(x, widest).wait()
-        group = torch.cat([rest[: self._first], x.detach(), rest[self._first :]])
-        far = self._column.start_expand(group, widest).wait()
-        near = group.index_select(0, self._near)
-        return Arrived(torch.cat([far[: self._num_before], near, far[self._num_before :]]))
+        rest = self.group.start_expand(x, widest).wait()
+        group = torch.cat([rest[: self.first], x.detach(), rest[self.first :]])
+        far = self.column.start_expand(group, widest).wait()
+        near = group.index_select(0, self.near)
+        return Arrived(torch.cat([far[: self.num_before], near, far[self.num_before :]]))
 
     def start_fold(self, partial: Tensor, widest: int) -> Arrival:
-        num_near, before = len(self._near), self._num_before
+        num_near, before = len(self.near), self.num_before
         near = partial[before : before + num_near]
         far = torch.cat([partial[:before], partial[before + num_near :]])
-        arriving = self._column.start_fold(far, widest)
-        group = partial.new_zeros(self._num_own + self._group.num_others, partial.shape[1])
-        group.index_add_(0, self._near, near)
-        self._column.add_folded(arriving.wait(), group)
-        end = self._first + self._num_own
-        own, rest = group[self._first : end], torch.cat([group[: self._first], group[end:]])
-        return Arrived(torch.cat([own, self._group.start_fold(rest, widest).wait()]))
+        arriving = self.column.start_fold(far, widest)
+        group = partial.new_zeros(self.num_own + self.group.num_others, partial.shape[1])
+        group.index_add_(0, self.near, near)
+        self.column.add_folded(arriving.wait(), group)
+        end = self.first + self.num_own
+        own, rest = group[self.first : end], torch.cat([group[: self.first], group[end:]])
+        return Arrived(torch.cat([own, self.group.start_fold(rest, widest).wait()]))
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
-        into[: self._num_own] += arrived[: self._num_own]
-        self._group.add_folded(arrived[self._num_own :], into)
+        into[: self.num_own] += arrived[: self.num_own]
+        self.group.add_folded(arrived[self.num_own :], into)
 
     def booked(self, ledger: Ledger) -> "ReplicatedAxis":
         nothing = torch.empty(0, dtype=torch.int64)
-        axes = (self._group.booked(ledger), self._column.booked(ledger))
-        return ReplicatedAxis(*axes, num_own=0, first=0, near=nothing, num_before=0)
+        return ReplicatedAxis(self.group.booked(ledger), self.column.booked(ledger), 0, 0, nothing, 0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ReplicatedMap(BlockMap):
+    """Edges into a row group, cut by whole row groups of sources: block k has those of pi / pk groups."""
+
+    def others(self, rank: int, axis: Literal["i", "k"]) -> NDArray[np.int64]:
+        if axis == "k":
+            return super().others(rank, axis)
+        # The other rows of the own group, and all rows of the groups that the block has columns of.
+        mine = self.grid.place_of(rank)
+        places = [self.grid.place_of(peer) for peer in range(self.grid.num_ranks)]
+        wanted = [place.i == mine.i or self.has_columns_of(mine, place) for place in places]
+        return self.places_of([peer for peer, is_wanted in enumerate(wanted) if is_wanted and peer != rank])
+
+    def has_columns_of(self, mine: Place, other: Place) -> bool:
+        return other.i * self.grid.pk // self.grid.pi == mine.k
+
+    def edges_of(self, read: Read, rank: int) -> Edges:
+        own = self.chunks.chunks_of(rank)
+        return _loops_at_home(super().edges_of(read, rank), edges_between(read, self.chunks, own, own))
+
+    def columns_of(self, block: Block, communicator: Communicator, *, is_sparse: bool) -> ReplicatedAxis:
+        return ReplicatedAxis.of(communicator, self, block.other_columns, is_sparse=is_sparse)
+
+
+def _loops_at_home(edges: Edges, at_home: Edges) -> Edges:
+    """Returns the edges without their loops, and with the loops of the edges `at_home`, between the own rows."""
+
+    def where(edges: Edges, chosen: NDArray[np.bool_]) -> Edges:
+        sources, destinations, weight = edges
+        return sources[chosen], destinations[chosen], None if weight is None else weight[torch.from_numpy(chosen)]
+
+    others = where(edges, edges[0] != edges[1])
+    loops = where(at_home, at_home[0] == at_home[1])
+    weights = [weight for weight in (others[2], loops[2]) if weight is not None]
+    return (
+        np.concatenate([others[0], loops[0]]),
+        np.concatenate([others[1], loops[1]]),
+        torch.cat(weights) if weights else None,
+    )
 
 
 def _splits(block_map: BlockMap, rank: int) -> Splits:

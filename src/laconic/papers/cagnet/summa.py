@@ -32,9 +32,6 @@ from laconic.sharded.product import ShardedMatrix, ShardedOperators
 
 # Shapes: N rows of the own group, M of all others, E edges of the tile, W features of a slice
 
-# Edges travel as numbers of 32 bits within groups.
-LARGEST_GROUP = 2**31 - 1
-
 
 @final
 @dataclass(frozen=True, eq=False)

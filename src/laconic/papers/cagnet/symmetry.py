@@ -3,9 +3,12 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
+from torch_geometric.nn import APPNP, MessagePassing
 
 from laconic.comm.communicator import Communicator
-from laconic.errors import ConfigError
+from laconic.comm.grid import Summa, parse_grid
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.sharded.block import Edges
 
 _ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -32,6 +35,25 @@ def check_symmetric(edges: Edges, communicator: Communicator) -> None:
             "2d_summa(symmetric=True) takes the matrix for its own transpose, but this graph has edges without their "
             'reverse, or with another weight. Use grid="2d_summa", which needs no symmetry, or an undirected graph.'
         )
+
+
+def check_symmetric_convolutions(model: nn.Module, grid: str) -> None:
+    """Raises UnsupportedModelError where `grid` needs symmetric matrices and a convolution's matrix is not."""
+    if grid == "auto" or parse_grid(grid) != Summa(symmetric=True):
+        return
+    for name, module in model.named_modules():
+        if not isinstance(module, MessagePassing):
+            continue
+        reason = ""
+        if module.aggr == "mean":
+            reason = "divides each row by its own degree"
+        elif isinstance(module, APPNP) and module.dropout > 0:
+            reason = "drops edges one way"
+        if reason:
+            raise UnsupportedModelError(
+                f"{name or 'the model'} is a {type(module).__name__}, whose matrix is not its own transpose, since it "
+                f'{reason}: 2d_summa(symmetric=True) cannot train it. Use grid="2d_summa", which needs no symmetry.'
+            )
 
 
 def _drawn(
