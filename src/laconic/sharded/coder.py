@@ -20,11 +20,12 @@ from laconic.comm.coded_exchange import CodedExchange, Errors, Place
 from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.message_sizes import Counts, Rates
+from laconic.comm.pending import Pending
 from laconic.comm.schedules import Line, Measured
 from laconic.comm.schedules.base import OfLine
 from laconic.errors import CheckpointError
 from laconic.gradients.shared import SharedGradients
-from laconic.sharded.axis import Arrival, Axis, AxisExchange
+from laconic.sharded.axis import Axis, AxisExchange
 from laconic.sharded.cut import Cut
 from laconic.sharded.measured_tensors import from_tensors, to_tensors
 from laconic.sharded.placement import Placement
@@ -245,10 +246,10 @@ class _CodedAxis(Axis):
 class _Fetching(_CodedAxis):
     """Rows go forward, gradients come back."""
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start(x)
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start_back(partial)
 
 
@@ -256,8 +257,8 @@ class _Fetching(_CodedAxis):
 class _Folding(_CodedAxis):
     """Sums go forward, gradients of rows come back."""
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start_back(x.detach().index_select(0, self._lists.send_rows))
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start(partial)

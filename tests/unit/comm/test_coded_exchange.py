@@ -10,6 +10,7 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.transport import run_ranks
 
 ROWS, WIDTH = 6, 16
@@ -29,16 +30,12 @@ class Watched:
         pending = self._inner.start_all_to_all(out, out_sizes, data, sizes)
         number = sum(event == "start" for event, _ in self.events)
         self.events.append(("start", number))
-        return WatchedPending(pending, self.events, number)
 
+        def wait():
+            self.events.append(("wait", number))
+            pending.wait()
 
-class WatchedPending:
-    def __init__(self, pending, events, number):
-        self._pending, self._events, self._number = pending, events, number
-
-    def wait(self):
-        self._events.append(("wait", self._number))
-        self._pending.wait()
+        return Pending(wait)
 
 
 def build(transport, text: str) -> CodedExchange:

@@ -4,7 +4,7 @@ The sum is ours, not the backend's: each rank gets its part of all gradients, ad
 rounds once, and hands it to the others. So all ranks have the same bits, and no sum is rounded on the way.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
+from laconic.comm.pending import Pending
 from laconic.gradients.reductions._buckets import in_buckets
 from laconic.gradients.reductions.base import GradientReduction, Reducer
 
@@ -39,12 +40,11 @@ class _Bf16Reducer(Reducer):
             return dict(gradients)
         return dict(zip(gradients, in_buckets(list(gradients.values()), self._start), strict=True))
 
-    def _start(self, flat: Tensor) -> Callable[[], Tensor]:
+    def _start(self, flat: Tensor) -> Pending[Tensor]:
         communicator, num_words = self._communicator, flat.numel()
         part = -(-num_words // communicator.num_ranks)
         # Divided before it is rounded: afterwards, a mean over three ranks would be rounded twice.
         short = (flat / communicator.num_ranks).to(torch.bfloat16)
         parts = F.pad(short, (0, part * communicator.num_ranks - num_words))
         mean = communicator.reduce_scatter(parts, [part] * communicator.num_ranks)
-        gathered = communicator.all_gather(mean).flatten()[:num_words].to(flat.dtype)
-        return lambda: gathered
+        return Pending.done(communicator.all_gather(mean).flatten()[:num_words].to(flat.dtype))

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.comm.arriving import Arrived
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Place
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
-from laconic.sharded.axis import Arrival, AxisExchange, PlacedAxis
+from laconic.sharded.axis import AxisExchange, PlacedAxis
 from laconic.sharded.block import Block, BlockMap, Edges, Read, edges_between
 
 # Shapes: N rows of the own block, G rows of the own group, M columns beyond the own block, W features
@@ -84,14 +84,14 @@ class ReplicatedAxis(PlacedAxis):
     def num_others(self) -> int:
         return len(self.near) + self.column.num_others
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         rest = self.group.start_expand(x, widest).wait()
         group = torch.cat([rest[: self.first], x.detach(), rest[self.first :]])
         far = self.column.start_expand(group, widest).wait()
         near = group.index_select(0, self.near)
-        return Arrived(torch.cat([far[: self.num_before], near, far[self.num_before :]]))
+        return Pending.done(torch.cat([far[: self.num_before], near, far[self.num_before :]]))
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         num_near, before = len(self.near), self.num_before
         near = partial[before : before + num_near]
         far = torch.cat([partial[:before], partial[before + num_near :]])
@@ -101,7 +101,7 @@ class ReplicatedAxis(PlacedAxis):
         self.column.add_folded(arriving.wait(), group)
         end = self.first + self.num_own
         own, rest = group[self.first : end], torch.cat([group[: self.first], group[end:]])
-        return Arrived(torch.cat([own, self.group.start_fold(rest, widest).wait()]))
+        return Pending.done(torch.cat([own, self.group.start_fold(rest, widest).wait()]))
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         into[: self.num_own] += arrived[: self.num_own]

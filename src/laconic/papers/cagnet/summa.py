@@ -21,13 +21,14 @@ from laconic.attach.aggregator import Linear
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.graph import Adjacency
 from laconic.graph.normalize import inverse_square_root
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.compress import compress_edges
-from laconic.sharded.axis import Arrival, AxisExchange, LineAxis
+from laconic.sharded.axis import AxisExchange, LineAxis
 from laconic.sharded.product import ShardedMatrix, ShardedOperators
 
 # Shapes: N rows of the own group, M of all others, E edges of the tile, W features of a slice
@@ -104,11 +105,11 @@ class SummaAxes:
         """Those of the transposed matrix."""
         return replace(self, tiles=self.mates, mates=self.tiles)
 
-    def rows_of_groups(self, arriving: Arrival, own: Tensor) -> list[Tensor]:
+    def rows_of_groups(self, arriving: Pending[Tensor], own: Tensor) -> list[Tensor]:
         """Returns the rows of each group, in order, of which the own ones are at hand."""
         return _in_order(arriving, own, self.columns, self.process_column, self.rank)
 
-    def tiles_of_groups(self, arriving: Arrival, own: Tensor) -> list[Tensor]:
+    def tiles_of_groups(self, arriving: Pending[Tensor], own: Tensor) -> list[Tensor]:
         """Returns the edges from each group, in order."""
         return _in_order(arriving, own, self.tiles, self.process_row, self.rank)
 
@@ -268,7 +269,7 @@ class SummaOperators(ShardedOperators):
         return own if self.is_on_diagonal else arrived.squeeze(1).numpy()
 
 
-def _in_order(arriving: Arrival, own: Tensor, axis: LineAxis, line: tuple[int, ...], rank: int) -> list[Tensor]:
+def _in_order(arriving: Pending[Tensor], own: Tensor, axis: LineAxis, line: tuple[int, ...], rank: int) -> list[Tensor]:
     """Returns what came from each rank of a line, the own in its place."""
     others = [peer for peer in line if peer != rank]
     sizes = [axis.splits.receive[peer] for peer in others]
