@@ -22,7 +22,7 @@ from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.message_sizes import Counts, Rates
 from laconic.comm.pending import Pending
 from laconic.comm.schedules import Line, Measured
-from laconic.comm.schedules.base import OfLine
+from laconic.comm.schedules.base import LineMeasure
 from laconic.errors import CheckpointError
 from laconic.gradients.shared import SharedGradients
 from laconic.sharded.axis import Axis, AxisExchange
@@ -148,7 +148,7 @@ class ExchangeCoder:
             told = communicator.all_gather(torch.tensor([[list(one) for one in row] for row in own]).double())
         costs, pairs = self.plan.costs, list(zip(*np.nonzero(self.plan.counts), strict=True))
         lines = {
-            Line(layer, int(sender), int(receiver)): OfLine(
+            Line(layer, int(sender), int(receiver)): LineMeasure(
                 float(self._rates[layer][sender, receiver]), *told[sender, number, receiver].tolist()
             )
             for number, layer in enumerate(layers)
