@@ -57,8 +57,8 @@ def change_placement(
     """Returns the placement of this rank after `change`; all ranks call it together, with the same change.
 
     It leaves the placement before as it is. What cannot be done raises the same error on all ranks.
-    Traffic: as in `NodeOwners.find`, 8 bytes for each halo row that is new or goes, and a few numbers; with `keep_features`
-    the features of new halo rows, or of all of them at the first change. Phase "setup".
+    Traffic: as in `NodeOwners.find`, 8 bytes for each halo row that is new or goes, and a few numbers; with
+    `keep_features` the features of new halo rows, or of all of them at the first change. Phase "setup".
 
     Args:
         num_classes: of the graph.

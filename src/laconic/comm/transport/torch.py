@@ -37,7 +37,7 @@ from laconic.comm.transport.base import (
     describe,
     describe_failure,
 )
-from laconic.ranks import Place, read_place
+from laconic.ranks import RankAddress, read_rank_address
 
 # Up to this size, every rank gets an all_reduce whole from every other: one round is sooner over than two.
 _ONE_ROUND_BYTES = 4096
@@ -57,7 +57,7 @@ def connect(environment: Mapping[str, str], *, timeout: float = DEFAULT_TIMEOUT_
     """
     if dist.is_initialized():
         return TorchTransport(join_existing(), timeout, place=None)
-    place = read_place(environment)
+    place = read_rank_address(environment)
     deadline = time.monotonic() + timeout
     store = meet(place, deadline)
     make_group(PrefixStore("group", store), place, environment, timeout)
@@ -74,7 +74,7 @@ class TorchTransport(Transport):
         place: where the process group was made by us; None for one that was there, and will stay.
     """
 
-    def __init__(self, store: Store, timeout: float, *, place: Place | None) -> None:
+    def __init__(self, store: Store, timeout: float, *, place: RankAddress | None) -> None:
         on_gpu = dist.get_backend() == "nccl"
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         super().__init__(dist.get_rank(), dist.get_world_size(), device)
