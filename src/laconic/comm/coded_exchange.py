@@ -1,7 +1,7 @@
 """CodedExchange: a RowExchange whose messages go through a codec, each pair of ranks at a rate of its own.
 
     coded = CodedExchange(exchange, codec, counts, sent_ids, received_ids)
-    route = coded.route(Place(seed=0, epoch=7, step=0, layer=1, call=0), rates)
+    route = coded.route(ExchangeKey(seed=0, epoch=7, step=0, layer=1, call=0), rates)
     halo = route.start(x).wait()
     back = route.start_back(grad_halo).wait()       # through the adjoint, or coded on its own
 
@@ -34,8 +34,8 @@ _MOST_FORMS = 64
 
 @final
 @dataclass(frozen=True)
-class Place:
-    """Where in a run an exchange happens."""
+class ExchangeKey:
+    """Which exchange of a run: messages are keyed by it."""
 
     seed: int
     epoch: int
@@ -94,13 +94,13 @@ class CodedExchange:
     def communicator(self) -> Communicator:
         return self.exchange.communicator
 
-    def route(self, place: Place, rates: Rates) -> "CodedRoute":
+    def route(self, key: ExchangeKey, rates: Rates) -> "CodedRoute":
         """Returns the way of one exchange and of the gradients that belong to it.
 
         Args:
             rates: of the messages from each rank to each, (P, P), the same on all ranks.
         """
-        return CodedRoute(self, place, rates)
+        return CodedRoute(self, key, rates)
 
     def sizes(
         self, rates: Rates, width: int, itemsize: int, direction: Direction, new: NewRows | None = None
@@ -124,9 +124,9 @@ class CodedExchange:
         """The new rows, as long as there was no message since they came."""
         return None if self._begun else self.new
 
-    def take_new(self, place: Place, direction: Direction) -> NewRows | None:
+    def take_new(self, key: ExchangeKey, direction: Direction) -> NewRows | None:
         """Returns the rows that are new to a line, the first time that it is asked; all ranks ask together."""
-        line = (place.layer, place.call, direction)
+        line = (key.layer, key.call, direction)
         is_first = line not in self._begun
         self._begun.add(line)
         self.has_history = True
@@ -164,9 +164,9 @@ class CodedExchange:
             if len(kept):
                 self.memories[line] = memory.keep_rows(kept)
 
-    def memory(self, place: Place, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
+    def memory(self, key: ExchangeKey, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
         """Returns what this end of a line to `peer` remembers."""
-        return self.memories.setdefault((place.layer, place.call, direction, end, peer), Memory())
+        return self.memories.setdefault((key.layer, key.call, direction, end, peer), Memory())
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns what this rank remembers, by name; what is under way is waited for."""
@@ -202,9 +202,9 @@ class CodedExchange:
 class CodedRoute:
     """One exchange, coded."""
 
-    def __init__(self, coded: CodedExchange, place: Place, rates: Rates) -> None:
+    def __init__(self, coded: CodedExchange, key: ExchangeKey, rates: Rates) -> None:
         self._coded = coded
-        self._place = place
+        self._key_of_exchange = key
         self._rates = rates
         self._is_started = False
         # Of each peer: what went and came forward, for codecs whose adjoint depends on it.
@@ -233,7 +233,7 @@ class CodedRoute:
     def _start(self, rows: Tensor, direction: Direction, start_plain: Callable[[], Pending[Tensor]]) -> Pending[Tensor]:
         coded, flat = self._coded, rows.flatten(1)
         width = flat.shape[1]
-        new = coded.take_new(self._place, direction)
+        new = coded.take_new(self._key_of_exchange, direction)
         # All messages go the same way, so all ranks ask about all of them.
         sizes = coded.sizes(self._rates, width, flat.itemsize, direction, new) if rows.dtype in CODABLE else None
         if sizes is None:
@@ -260,7 +260,7 @@ class CodedRoute:
 
     def _put_off(self, arriving: Pending[Tensor], direction: Direction) -> Pending[Tensor]:
         """Returns what arrived, or arrives, from the exchange before this one; from this one if it is the first."""
-        slot = (self._place.layer, self._place.call, direction)
+        slot = (self._key_of_exchange.layer, self._key_of_exchange.call, direction)
         before = self._coded.under_way.get(slot, arriving)
         self._coded.under_way[slot] = arriving
         return before
@@ -353,7 +353,7 @@ class CodedRoute:
         if direction == "backward" and self._coded.codec.backward == "adjoint":
             forward = self._key(peer, "forward", "in" if end == "out" else "out")
         return MessageKey(
-            **vars(self._place),
+            **vars(self._key_of_exchange),
             direction=direction,
             sender=rank if end == "out" else peer,
             receiver=peer if end == "out" else rank,
@@ -362,7 +362,7 @@ class CodedRoute:
         )
 
     def _memory(self, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
-        return self._coded.memory(self._place, direction, end, peer)
+        return self._coded.memory(self._key_of_exchange, direction, end, peer)
 
     def _note(self, sent: Tensor, came: Tensor, direction: Direction) -> Tensor:
         """Tells the codec of rows that went as they are; returns those that came."""
@@ -384,7 +384,7 @@ class CodedRoute:
     def _measure(self, rows: Tensor, packet: Tensor, key: MessageKey, rate: float, memory: Memory) -> None:
         if self._coded.errors is None:
             return
-        errors = self._coded.errors.setdefault((self._place.layer, key.receiver), Errors())
+        errors = self._coded.errors.setdefault((self._key_of_exchange.layer, key.receiver), Errors())
         codec = self._coded.codec
         errors.lost += float((rows - codec.arrived(packet, key, rate, rows, memory)).square().sum())
         errors.sent += float(rows.square().sum())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from laconic.comm.codecs import Codec
-from laconic.comm.coded_exchange import CodedExchange, Errors, Place
+from laconic.comm.coded_exchange import CodedExchange, Errors, ExchangeKey
 from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.message_sizes import Counts, Rates
@@ -108,7 +108,7 @@ class ExchangeCoder:
         self._calls[layer] = call + 1
         if layer not in self._rates:
             self._rates[layer] = self.plan.rates(self._epoch, layer, self.measured)
-        at = (Place(self._seed, self._epoch, self._step, layer, call), self._rates[layer])
+        at = (ExchangeKey(self._seed, self._epoch, self._step, layer, call), self._rates[layer])
         return _Fetching(self.fetch.route(*at), self.fetch.exchange), _Folding(self.fold.route(*at), self._fold_lists)
 
     @property
