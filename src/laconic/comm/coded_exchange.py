@@ -204,7 +204,7 @@ class CodedRoute:
 
     def __init__(self, coded: CodedExchange, key: ExchangeKey, rates: Rates) -> None:
         self._coded = coded
-        self._key_of_exchange = key
+        self._exchange_key = key
         self._rates = rates
         self._is_started = False
         # Of each peer: what went and came forward, for codecs whose adjoint depends on it.
@@ -233,7 +233,7 @@ class CodedRoute:
     def _start(self, rows: Tensor, direction: Direction, start_plain: Callable[[], Pending[Tensor]]) -> Pending[Tensor]:
         coded, flat = self._coded, rows.flatten(1)
         width = flat.shape[1]
-        new = coded.take_new(self._key_of_exchange, direction)
+        new = coded.take_new(self._exchange_key, direction)
         # All messages go the same way, so all ranks ask about all of them.
         sizes = coded.sizes(self._rates, width, flat.itemsize, direction, new) if rows.dtype in CODABLE else None
         if sizes is None:
@@ -260,7 +260,7 @@ class CodedRoute:
 
     def _put_off(self, arriving: Pending[Tensor], direction: Direction) -> Pending[Tensor]:
         """Returns what arrived, or arrives, from the exchange before this one; from this one if it is the first."""
-        slot = (self._key_of_exchange.layer, self._key_of_exchange.call, direction)
+        slot = (self._exchange_key.layer, self._exchange_key.call, direction)
         before = self._coded.under_way.get(slot, arriving)
         self._coded.under_way[slot] = arriving
         return before
@@ -353,7 +353,7 @@ class CodedRoute:
         if direction == "backward" and self._coded.codec.backward == "adjoint":
             forward = self._key(peer, "forward", "in" if end == "out" else "out")
         return MessageKey(
-            **vars(self._key_of_exchange),
+            **vars(self._exchange_key),
             direction=direction,
             sender=rank if end == "out" else peer,
             receiver=peer if end == "out" else rank,
@@ -362,7 +362,7 @@ class CodedRoute:
         )
 
     def _memory(self, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
-        return self._coded.memory(self._key_of_exchange, direction, end, peer)
+        return self._coded.memory(self._exchange_key, direction, end, peer)
 
     def _note(self, sent: Tensor, came: Tensor, direction: Direction) -> Tensor:
         """Tells the codec of rows that went as they are; returns those that came."""
@@ -384,7 +384,7 @@ class CodedRoute:
     def _measure(self, rows: Tensor, packet: Tensor, key: MessageKey, rate: float, memory: Memory) -> None:
         if self._coded.errors is None:
             return
-        errors = self._coded.errors.setdefault((self._key_of_exchange.layer, key.receiver), Errors())
+        errors = self._coded.errors.setdefault((self._exchange_key.layer, key.receiver), Errors())
         codec = self._coded.codec
         errors.lost += float((rows - codec.arrived(packet, key, rate, rows, memory)).square().sum())
         errors.sent += float(rows.square().sum())

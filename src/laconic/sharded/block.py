@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
-from laconic.comm.grid import Grid, Place
+from laconic.comm.grid import Coordinates, Grid
 from laconic.graph import Adjacency
 from laconic.graph.operators.linear import FloatArray
 from laconic.kernels.compress import compress_edges
@@ -129,21 +129,21 @@ class BlockMap:
         blocks = self.blocks
         return np.concatenate([np.empty(0, np.int64), *(np.arange(*blocks[rank], dtype=np.int64) for rank in ranks)])
 
-    def has_columns_of(self, mine: Place, other: Place) -> bool:
+    def has_columns_of(self, mine: Coordinates, other: Coordinates) -> bool:
         """Whether the block of the rank at `mine` has the edges from the rows of the rank at `other`."""
         return other.k == mine.k
 
-    def chunks_where(self, is_meant: Callable[[Place], bool]) -> list[int]:
+    def chunks_where(self, is_meant: Callable[[Coordinates], bool]) -> list[int]:
         """Returns the chunks of all ranks at such places."""
         owners = enumerate(self.chunks.owner)
-        return [number for number, owner in owners if is_meant(self.grid.place_of(int(owner)))]
+        return [number for number, owner in owners if is_meant(self.grid.coordinates_of(int(owner)))]
 
     def arrays_of(self, rank: int) -> dict[int, Sequence[str]]:
         """Returns the arrays that a rank reads, by chunk: all of its own, edges of its row group, ids of its line.
 
         Where pi = 1, every rank reads the edges of all chunks.
         """
-        mine = self.grid.place_of(rank)
+        mine = self.grid.coordinates_of(rank)
         needed: dict[int, Sequence[str]] = dict.fromkeys(
             self.chunks_where(lambda place: place.i == mine.i), EDGE_ARRAYS
         )
@@ -153,7 +153,7 @@ class BlockMap:
 
     def edges_of(self, read: Read, rank: int) -> Edges:
         """Returns the edges of a rank's block, reading of each chunk of its row group its column group's edges."""
-        mine = self.grid.place_of(rank)
+        mine = self.grid.coordinates_of(rank)
         senders = self.chunks_where(lambda place: self.has_columns_of(mine, place))
         return edges_between(read, self.chunks, senders, self.chunks_where(lambda place: place.i == mine.i))
 

@@ -109,8 +109,8 @@ class _Counts:
 
     def along(self, grid: Grid) -> NDArray[np.int64]:
         """Returns how many own rows go to each place along i, and come as sums from each place along k, (2, P)."""
-        place = grid.place_of(self.rank)
-        places = [grid.place_of(rank) for rank in range(grid.num_ranks)]
+        place = grid.coordinates_of(self.rank)
+        places = [grid.coordinates_of(rank) for rank in range(grid.num_ranks)]
         found = np.zeros((2, grid.num_ranks), np.int64)
         for i in set(range(grid.pi)) - {place.i}:
             found[0, i] = self.has_edge_to[:, [other.i == i for other in places]].any(1).sum()

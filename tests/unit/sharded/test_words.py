@@ -39,11 +39,11 @@ def test_presets_follow_their_laws(preset, num_ranks):
 
 def needed_words(graph: Graph, grid: Grid, rank: int, width: int) -> int:
     """What a rank lacks in the forward product: distinct columns with an edge into its rows, rows with sums for it."""
-    num_nodes, place = graph.num_nodes, grid.place_of(rank)
+    num_nodes, place = graph.num_nodes, grid.coordinates_of(rank)
     sources, destinations = graph.edge_index.numpy()
     matrix = scipy.sparse.coo_matrix((np.ones(len(sources)), (destinations, sources)), (num_nodes, num_nodes)).tocsr()
     of_rank = np.arange(num_nodes) * grid.num_ranks // num_nodes
-    i, k = np.array([grid.place_of(int(r))[:2] for r in of_rank]).T
+    i, k = np.array([grid.coordinates_of(int(r))[:2] for r in of_rank]).T
     in_row_group, in_column_group = i == place.i, k == place.k
     is_own = in_row_group & in_column_group
     block = matrix[in_row_group][:, in_column_group]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
-from laconic.comm.grid import Place
+from laconic.comm.grid import Coordinates
 from laconic.comm.ledger import Ledger
 from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
@@ -57,7 +57,7 @@ class ReplicatedAxis(PlacedAxis):
             other_columns: places of the columns beyond the own block, sorted.
         """
         rank, grid, blocks = communicator.rank, block_map.grid, block_map.blocks
-        mine = grid.place_of(rank)
+        mine = grid.coordinates_of(rank)
         groups = [(grid.rank_at(q, 0, 0), grid.rank_at(q, grid.pk - 1, 0)) for q in range(grid.pi)]
         spans = {q: (blocks[leader, 0], blocks[last, 1]) for q, (leader, last) in enumerate(groups)}
         start, end = spans[mine.i]
@@ -121,12 +121,12 @@ class ReplicatedMap(BlockMap):
         if axis == "k":
             return super().others(rank, axis)
         # The other rows of the own group, and all rows of the groups that the block has columns of.
-        mine = self.grid.place_of(rank)
-        places = [self.grid.place_of(peer) for peer in range(self.grid.num_ranks)]
+        mine = self.grid.coordinates_of(rank)
+        places = [self.grid.coordinates_of(peer) for peer in range(self.grid.num_ranks)]
         wanted = [place.i == mine.i or self.has_columns_of(mine, place) for place in places]
         return self.places_of([peer for peer, is_wanted in enumerate(wanted) if is_wanted and peer != rank])
 
-    def has_columns_of(self, mine: Place, other: Place) -> bool:
+    def has_columns_of(self, mine: Coordinates, other: Coordinates) -> bool:
         return other.i * self.grid.pk // self.grid.pi == mine.k
 
     def edges_of(self, read: Read, rank: int) -> Edges:
@@ -157,7 +157,7 @@ def _loops_at_home(edges: Edges, at_home: Edges) -> Edges:
 def _splits(block_map: BlockMap, rank: int) -> Splits:
     """Returns how many rows of groups go to, and come from, each rank."""
     grid = block_map.grid
-    places = [grid.place_of(peer) for peer in range(grid.num_ranks)]
+    places = [grid.coordinates_of(peer) for peer in range(grid.num_ranks)]
     mine, sizes = places[rank], block_map.block_sizes
     group_sizes = [sum(size for size, place in zip(sizes, places, strict=True) if place.i == q) for q in range(grid.pi)]
 

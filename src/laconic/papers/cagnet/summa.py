@@ -65,7 +65,7 @@ class SummaAxes:
             group_sizes: rows of the group of each rank.
             num_edges: edges of the tile of each rank, and of its mate, (P, 2).
         """
-        rank, place = communicator.rank, grid.place_of(communicator.rank)
+        rank, place = communicator.rank, grid.coordinates_of(communicator.rank)
         partner = grid.rank_at(place.j, 0, place.i)
         send, receive = [0] * grid.num_ranks, [0] * grid.num_ranks
         if partner != rank:

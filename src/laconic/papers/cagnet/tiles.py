@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
-from laconic.comm.grid import Place
+from laconic.comm.grid import Coordinates
 from laconic.errors import ConfigError
 from laconic.graph import Adjacency
 from laconic.papers.cagnet.summa import SummaAxes, SummaOperators
@@ -52,18 +52,18 @@ class TileMap(BlockMap):
                 f'Use grid="2d", whose edges stay, or more ranks.'
             )
 
-    def has_columns_of(self, mine: Place, other: Place) -> bool:
+    def has_columns_of(self, mine: Coordinates, other: Coordinates) -> bool:
         return other.i == mine.j
 
     def arrays_of(self, rank: int) -> dict[int, Sequence[str]]:
-        mine, own = self.grid.place_of(rank), self.chunks.chunks_of(rank)
+        mine, own = self.grid.coordinates_of(rank), self.chunks.chunks_of(rank)
         tiles = self.chunks_where(lambda place: place.i in (mine.i, mine.j))
         return dict.fromkeys(tiles, (*EDGE_ARRAYS, "node_ids")) | dict.fromkeys(own, (*EDGE_ARRAYS, *NODE_ARRAYS))
 
     def hold(
         self, read: Read, communicator: Communicator, line_ids: Tensor, *, is_sparse: bool, is_staged: bool
     ) -> HeldEdges:
-        mine = self.grid.place_of(communicator.rank)
+        mine = self.grid.coordinates_of(communicator.rank)
         if self.is_for_symmetric:
             check_symmetric(self.edges_of(read, communicator.rank), communicator)
         block, weight = _read_tile(read, self, row=mine.i, column=mine.j)

@@ -16,7 +16,7 @@ def test_replicated_rows_move_what_the_paper_says_both_ways(num_ranks, c):
     rows = num_nodes // num_ranks
 
     def by_formula(rank: int) -> tuple[int, int]:
-        i, k, _ = grid.place_of(rank)
+        i, k, _ = grid.coordinates_of(rank)
         groups = [q for q in range(grid.pi) if q * c // grid.pi == k]
         # Half of an all-reduce of the own group before, half after the product.
         replicas = 2 * (c - 1) * rows
@@ -48,7 +48,7 @@ def test_summa_moves_edges_and_slices_as_the_paper_says_both_ways(num_ranks):
     np.add.at(num_edges, (destinations, sources), 1)
 
     def by_formula(rank: int, tiles: np.ndarray) -> int:
-        i, _, j = grid.place_of(rank)
+        i, _, j = grid.coordinates_of(rank)
         dense = num_nodes * width * (side - 1) // num_ranks
         swaps = 2 * num_nodes * width * (side - 1) // (num_ranks * side)
         # In float64 an entry is two words: two numbers of 4 bytes and a value of 8.
