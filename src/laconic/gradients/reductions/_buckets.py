@@ -42,7 +42,7 @@ def in_buckets(tensors: Sequence[Tensor], start: Callable[[Tensor], Pending[Tens
 
 
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Yields the numbers of tensors of one dtype, of at most BUCKET_BYTES together or one alone, in their order."""
+    """Yields numbers of tensors of one dtype, in order: one alone, or at most BUCKET_BYTES."""
     by_dtype: dict[torch.dtype, list[int]] = {}
     for number, tensor in enumerate(tensors):
         by_dtype.setdefault(tensor.dtype, []).append(number)

@@ -1,7 +1,8 @@
-"""bf16: gradients travel as bfloat16, which has the range of float32 and 8 of its 24 bits of precision.
+"""bf16: gradients travel as bfloat16: the range of float32, 8 of its 24 bits of precision.
 
-The sum is ours, not the backend's: each rank gets its part of all gradients, adds it up in float32 and in rank order,
-rounds once, and hands it to the others. So all ranks have the same bits, and no sum is rounded on the way.
+The sum is ours, not the backend's: each rank gets its part of all gradients, adds it up in float32
+and in rank order, rounds once, and hands it to the others. So all ranks have the same bits, and no
+sum is rounded on the way.
 """
 
 from collections.abc import Mapping
@@ -21,9 +22,12 @@ from laconic.gradients.reductions.base import GradientReduction, Reducer
 @final
 @dataclass(frozen=True, slots=True)
 class Bf16(GradientReduction):
-    """Sends every word in 2 bytes. The mean is off by at most 2**-8 of itself plus 2**-8 of the mean magnitude.
+    """Sends every word in 2 bytes.
 
-    Traffic: for each bucket of N words, a reduce_scatter and an all_gather of 2 ceil(N / P) bytes for each other rank.
+    The mean is off by at most 2**-8 of itself plus 2**-8 of the mean magnitude.
+
+    Traffic: for each bucket of N words, a reduce_scatter and an all_gather of 2 ceil(N / P) bytes
+    for each other rank.
     """
 
     def reducer(self, communicator: Communicator) -> Reducer:

@@ -1,10 +1,12 @@
-"""ReplicatedAxis: the columns of `1.5d_replicated`, gathered in two steps: whole row groups first, then among groups.
+"""ReplicatedAxis: the columns of `1.5d_replicated`, gathered in a row group, then among groups.
 
-    group      along k, the ranks of a process row tell each other their rows: all have the whole row group
-    column     along i, each gets the row groups that its block has columns of, from the rank of its process column
+    group      along k: ranks of a process row exchange all rows, (N, W) -> (G, W)
+    column     along i: a rank fetches the row groups of its block's columns, (G, W) -> (M, W),
+               from the ranks of its process column
 
-Folding is the way back. CAGNET's 1.5D keeps row groups replicated by an all-reduce after each product; the scattering
-half of that is our fold along k, the gathering half is the first step here: as many words.
+Folding is the way back. CAGNET's 1.5D keeps row groups replicated by an all-reduce after each
+product. The scattering half of that all-reduce is our fold along k. The gathering half is the step
+`group` here. Both together move as many words as the all-reduce.
 """
 
 from dataclasses import dataclass
@@ -115,7 +117,7 @@ class ReplicatedAxis(PlacedAxis):
 @final
 @dataclass(frozen=True, eq=False)
 class ReplicatedMap(BlockMap):
-    """Edges into a row group, cut by whole row groups of sources: block k has those of pi / pk groups."""
+    """Edges into a row group, cut by row groups of sources: block k has those of pi / pk groups."""
 
     def others(self, rank: int, axis: Literal["i", "k"]) -> NDArray[np.int64]:
         if axis == "k":
@@ -138,7 +140,7 @@ class ReplicatedMap(BlockMap):
 
 
 def _loops_at_home(edges: Edges, at_home: Edges) -> Edges:
-    """Returns the edges without their loops, and with the loops of the edges `at_home`, between the own rows."""
+    """Returns the edges without their loops, and with those of `at_home`, between own rows."""
 
     def where(edges: Edges, chosen: NDArray[np.bool_]) -> Edges:
         sources, destinations, weight = edges

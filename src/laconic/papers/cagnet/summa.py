@@ -1,11 +1,14 @@
-"""SummaMatrix: CAGNET's 2D product, in which the edges travel as well as the rows (SUMMA with a stationary output).
+"""SummaMatrix: CAGNET's 2D product: edges and rows travel (SUMMA with a stationary output).
 
-    rank (i, j)     has the tile of edges from group j to group i, and after `split` the slice j of the rows of group i
-    product         tiles are broadcast along the process row, slices along the process column: each rank has all edges
-                    into group i for a moment, and its slice of all rows
+    Z[i, :, j] = sum over q of A[i, q] X[q, :, j]      on rank (i, j); q runs over the row groups
 
-Kept for comparison with the paper: what travels of the matrix is the same in every product. The backward pass needs the
-tiles of the transpose, so a rank also has the tile from group i to group j, unless the matrix is its own transpose.
+A rank (i, j) holds the tile A[i, j], (rows of i) x (rows of j), and the slice X[i, :, j] of its
+group's features, (rows of i, W). For a product, tiles are broadcast along the process row and
+slices along the process column.
+
+The layout is kept for comparison with the paper: the same tiles travel in every product. The
+backward pass needs the tiles of the transpose. So a rank also holds A[j, i], unless the matrix is
+its own transpose.
 """
 
 from dataclasses import dataclass, replace

@@ -15,10 +15,13 @@ _ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def check_symmetric(edges: Edges, communicator: Communicator) -> None:
-    """Raises ConfigError on all ranks unless every edge has its reverse, as heavy; all ranks call it together.
+    """Raises ConfigError on all ranks unless every edge has its reverse, as heavy.
 
-    Each rank adds up a number drawn from each of its edges, and one from each of their reverses: over all ranks the two
-    sums are equal, as integers, if the edges are those reversed, and otherwise but for a chance of 2^-64.
+    All ranks call it together.
+
+    Each rank adds up a number drawn from each of its edges, and one from each of their reverses:
+    over all ranks the two sums are equal, as integers, if the edges are those reversed, and
+    otherwise but for a chance of 2^-64.
 
     Traffic: an all_reduce of 8 bytes.
 
@@ -38,7 +41,7 @@ def check_symmetric(edges: Edges, communicator: Communicator) -> None:
 
 
 def check_symmetric_convolutions(model: nn.Module, grid: str) -> None:
-    """Raises UnsupportedModelError where `grid` needs symmetric matrices and a convolution's matrix is not."""
+    """Raises UnsupportedModelError where `grid` needs symmetry that a convolution lacks."""
     if grid == "auto" or parse_grid(grid) != Summa(symmetric=True):
         return
     for name, module in model.named_modules():

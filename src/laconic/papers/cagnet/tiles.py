@@ -2,7 +2,8 @@
 
     rank (i, j)    holds the edges from row group j to row group i, (rows of i) x (rows of j)
 
-For the backward pass it holds the edges from group i to group j too, unless the matrix is its own transpose.
+For the backward pass it holds the edges from group i to group j too, unless the matrix is its own
+transpose.
 """
 
 from collections.abc import Sequence
