@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch_geometric.nn import GCN, GraphSAGE
 
-from laconic.comm import Communicator
+from laconic.comm import Communicator, Pending
 from laconic.comm.gather import gather_texts
-from laconic.comm.transport.base import Done, Pending, Transport
+from laconic.comm.transport import Transport
 from laconic.graph import Graph
 from laconic.launching.join import join_ranks
 from laconic.models import parse_model
@@ -63,21 +63,21 @@ class Stub(Transport):
         }
         self.exchanges.append(exchange)
         out.zero_()
-        return _Waited(self, exchange)
+        return Pending(lambda: exchange.update(wait=self.seconds()))
 
     def start_all_reduce(self, tensor, op):
-        return Done()
+        return Pending.done(None)
 
     def start_all_gather(self, out, data):
         out.zero_()[self.rank] = data
-        return Done()
+        return Pending.done(None)
 
     def start_reduce_scatter(self, out, data, sizes):
         out.copy_(data.split_with_sizes(list(sizes))[self.rank])
-        return Done()
+        return Pending.done(None)
 
     def start_broadcast(self, tensor, root):
-        return Done()
+        return Pending.done(None)
 
     def barrier(self) -> None:
         pass
@@ -90,16 +90,6 @@ class Stub(Transport):
 
     def seconds(self) -> float:
         return time.perf_counter() - self._since
-
-
-class _Waited(Pending):
-    """Notes when it is waited for, the first time."""
-
-    def __init__(self, stub: Stub, exchange: dict[str, float]) -> None:
-        self._stub, self._exchange = stub, exchange
-
-    def wait(self) -> None:
-        self._exchange.setdefault("wait", self._stub.seconds())
 
 
 class Training:

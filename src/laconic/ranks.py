@@ -18,7 +18,7 @@ _ADVICE = (
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankAddress:
     """Which rank this process is, and where all of them meet."""
 
     rank: int
@@ -39,10 +39,10 @@ class Place:
         return "the launcher" if self.launcher_keeps_store else "rank 0"
 
 
-def read_place(environ: Mapping[str, str]) -> Place:
+def read_rank_address(environ: Mapping[str, str]) -> RankAddress:
     """Returns what torchrun's variables say."""
     num_ranks = read_num_ranks(environ)
-    return Place(
+    return RankAddress(
         rank=read_number(environ, "RANK", 0, num_ranks - 1),
         num_ranks=num_ranks,
         address=read_text(environ, "MASTER_ADDR"),

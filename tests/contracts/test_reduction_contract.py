@@ -9,8 +9,7 @@ from tests.processes.rank_processes import Environment, run_processes
 from torch import nn
 
 from laconic.comm import Communicator, Ledger, LocalTransport, connect
-from laconic.comm.transport import Pending, Transport
-from laconic.comm.transport.base import Done
+from laconic.comm.transport.silent import SilentTransport
 from laconic.errors import ConfigError
 from laconic.gradients.reductions import GRADIENT_REDUCTIONS, parse_reduction
 from laconic.gradients.shared import SharedGradients
@@ -128,40 +127,6 @@ def test_a_state_of_something_else_is_refused(name):
         reducer.load_state({"lin.weight.q": torch.ones(2)})
 
 
-class Silent(Transport):
-    """A rank among others that say nothing."""
-
-    def __init__(self, rank: int, num_ranks: int) -> None:
-        super().__init__(rank, num_ranks, torch.device("cpu"))
-
-    def start_all_to_all(self, out, out_sizes, data, sizes) -> Pending:
-        out.zero_()
-        return Done()
-
-    def start_all_reduce(self, tensor, op) -> Pending:
-        return Done()
-
-    def start_all_gather(self, out, data) -> Pending:
-        out.copy_(data.expand_as(out))
-        return Done()
-
-    def start_reduce_scatter(self, out, data, sizes) -> Pending:
-        out.copy_(torch.split(data, list(sizes))[self.rank])
-        return Done()
-
-    def start_broadcast(self, tensor, root) -> Pending:
-        return Done()
-
-    def barrier(self) -> None:
-        pass
-
-    def announce_failure(self, error) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("num_ranks", [2, 3])
 @pytest.mark.parametrize("name", GRADIENT_REDUCTIONS)
 def test_a_rehearsal_with_gradients_of_zero_counts_what_training_sends(name, num_ranks, on_ranks):
@@ -170,7 +135,7 @@ def test_a_rehearsal_with_gradients_of_zero_counts_what_training_sends(name, num
         return communicator.ledger.take(1)
 
     def rehearse(rank):
-        communicator = Communicator(Silent(rank, num_ranks), Ledger(rank))
+        communicator = Communicator(SilentTransport(rank, num_ranks), Ledger(rank))
         reducer = parse_reduction(name).reducer(communicator)
         for _ in range(2):
             reducer.means({key: torch.zeros(shape) for key, shape in SHAPES.items()})

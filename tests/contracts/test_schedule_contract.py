@@ -7,7 +7,7 @@ import math
 import pytest
 
 from laconic.comm.schedules import SCHEDULES, Costs, Line, Measured, RateContext, Schedule, parse_schedule
-from laconic.comm.schedules.base import OfLine
+from laconic.comm.schedules.base import LineMeasure
 from laconic.errors import ConfigError
 from laconic.specs import format_spec
 
@@ -46,7 +46,7 @@ def rates_of(schedule: Schedule, num_epochs: int, *, error: float = 0.05) -> dic
         context = RateContext(epoch, costs=COSTS, measured=measured, first_rate=32.0)
         for line in LINES:
             rates[epoch, line] = schedule.rate(dataclasses.replace(context, **line._asdict()))
-        lines = {line: OfLine(rates[epoch, line], error * (1 - 1 / rates[epoch, line]), 1.0) for line in LINES}
+        lines = {line: LineMeasure(rates[epoch, line], error * (1 - 1 / rates[epoch, line]), 1.0) for line in LINES}
         spent = sum(num_bytes(line, rates[epoch, line]) for line in LINES)
         measured += (Measured(2.0 / epoch, 1.0 / epoch, 0.0, spent, lines),)
     return rates

@@ -17,16 +17,7 @@ class Altering:
         if self._inner.rank != 1 or out.dtype != torch.uint8:
             return pending
         self._left -= 1
-        return Altered(pending, out, self._alter if self._left < 0 else lambda out: None)
-
-
-class Altered:
-    def __init__(self, pending, out, alter):
-        self._pending, self._out, self._alter = pending, out, alter
-
-    def wait(self):
-        self._pending.wait()
-        self._alter(self._out)
+        return pending.then(lambda _: self._alter(out)) if self._left < 0 else pending
 
 
 def flip(place: int):

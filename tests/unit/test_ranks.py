@@ -3,19 +3,19 @@
 import pytest
 
 from laconic.errors import ConfigError
-from laconic.ranks import Place, is_loopback, name_ranks, read_place
+from laconic.ranks import RankAddress, is_loopback, name_ranks, read_rank_address
 
 GOOD = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_torchruns_variables_say_who_and_where():
-    assert read_place(GOOD) == Place(1, 3, "127.0.0.1", 29500, launcher_keeps_store=False)
+    assert read_rank_address(GOOD) == RankAddress(1, 3, "127.0.0.1", 29500, launcher_keeps_store=False)
 
 
 def test_rank_0_keeps_the_store_unless_the_launcher_does():
-    assert read_place({**GOOD, "RANK": "0"}).keeps_store
-    assert not read_place(GOOD).keeps_store
-    under_torchrun = read_place({**GOOD, "RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    assert read_rank_address({**GOOD, "RANK": "0"}).keeps_store
+    assert not read_rank_address(GOOD).keeps_store
+    under_torchrun = read_rank_address({**GOOD, "RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"})
     assert not under_torchrun.keeps_store
     assert under_torchrun.keeper == "the launcher"
 
@@ -23,7 +23,7 @@ def test_rank_0_keeps_the_store_unless_the_launcher_does():
 @pytest.mark.parametrize("name", GOOD)
 def test_a_variable_that_is_missing_is_named(name):
     with pytest.raises(ConfigError, match=f"{name} is not set.*torchrun"):
-        read_place({key: value for key, value in GOOD.items() if key != name})
+        read_rank_address({key: value for key, value in GOOD.items() if key != name})
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_variable_that_is_missing_is_named(name):
 )
 def test_a_variable_that_cannot_be_is_named(name, value):
     with pytest.raises(ConfigError, match=f"{name} should be a whole number.*{value}"):
-        read_place({**GOOD, name: value})
+        read_rank_address({**GOOD, name: value})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from laconic.comm.codecs import Codec, parse_codec
-from laconic.comm.coded_exchange import Place
+from laconic.comm.coded_exchange import ExchangeKey
 from laconic.comm.exchange import Route
 from laconic.comm.ledger import Ledger
 from laconic.comm.message_sizes import Counts
@@ -63,7 +63,7 @@ class RefreshCoder:
     def route(self, layer: int) -> Route:
         call = self._calls.get(layer, 0)
         self._calls[layer] = call + 1
-        return self._coded.route(Place(self._seed, self._epoch, 0, layer, call), self._rates)
+        return self._coded.route(ExchangeKey(self._seed, self._epoch, 0, layer, call), self._rates)
 
     def count(self, exchanges: list[Exchanged], ledger: Ledger) -> None:
         """Counts what exchanges that were recorded cost."""

@@ -1,7 +1,8 @@
 """Moves bytes between ranks, and counts them. Knows tensors and ranks, never graphs."""
 
-from laconic.comm.communicator import Communicator, PendingRows
+from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import PHASES, Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.comm.transport import TRANSPORTS, LocalTransport, Transport, connect, run_ranks
 
@@ -11,7 +12,7 @@ __all__ = [
     "Communicator",
     "Ledger",
     "LocalTransport",
-    "PendingRows",
+    "Pending",
     "Splits",
     "Transport",
     "connect",

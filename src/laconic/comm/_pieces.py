@@ -1,13 +1,13 @@
 """Large messages in pieces, since gloo sends a part of any size in one go. All ranks cut alike: sizes decide alone."""
 
 from collections.abc import Callable, Sequence
-from typing import final
 
 import torch
 from torch import Tensor
 
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
-from laconic.comm.transport import Pending, Reduction, Transport
+from laconic.comm.transport import Reduction, Transport
 
 PIECE_BYTES = 64 << 20
 
@@ -18,28 +18,20 @@ def cut(num_rows: int, row_bytes: int, piece_bytes: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, max(num_rows, 1), step)]
 
 
-@final
-class Landing(Pending):
-    """Operations under way, and what to do when all are over.
+def all_of(pieces: Sequence[Pending[None]], finish: Callable[[], None] = lambda: None) -> Pending[None]:
+    """Returns the end of all pieces, and then of `finish`, which puts what came to where it belongs."""
 
-    Args:
-        pieces: the operations.
-        finish: puts what came to where it belongs.
-    """
+    def wait() -> None:
+        for piece in pieces:
+            piece.wait()
+        finish()
 
-    def __init__(self, pieces: Sequence[Pending], finish: Callable[[], None]) -> None:
-        self._pieces = pieces
-        self._finish: Callable[[], None] | None = finish
-
-    def wait(self) -> None:
-        if self._finish is not None:
-            for piece in self._pieces:
-                piece.wait()
-            self._finish()
-            self._finish = None
+    return Pending(wait)
 
 
-def start_all_to_all(transport: Transport, out: Tensor, rows: Tensor, splits: Splits, piece_bytes: int) -> Pending:
+def start_all_to_all(
+    transport: Transport, out: Tensor, rows: Tensor, splits: Splits, piece_bytes: int
+) -> Pending[None]:
     """Starts an all_to_all of parts of which none is larger than `splits.largest`, but for a rank's own."""
     pieces = cut(splits.largest, row_bytes(rows), piece_bytes)
     if len(pieces) == 1 and splits.largest:
@@ -49,7 +41,7 @@ def start_all_to_all(transport: Transport, out: Tensor, rows: Tensor, splits: Sp
     come = list(out.split_with_sizes(splits.receive))
     come[transport.rank].copy_(to[transport.rank])
     to[transport.rank] = come[transport.rank] = rows[:0]
-    started: list[Pending] = []
+    started: list[Pending[None]] = []
     landed: list[tuple[Tensor, list[Tensor]]] = []
     for piece in pieces if splits.largest else []:
         sources, targets = [part[piece] for part in to], [part[piece] for part in come]
@@ -65,12 +57,12 @@ def start_all_to_all(transport: Transport, out: Tensor, rows: Tensor, splits: Sp
             for target, part in zip(targets, buffer.split_with_sizes([len(part) for part in targets]), strict=True):
                 target.copy_(part)
 
-    return Landing(started, finish)
+    return all_of(started, finish)
 
 
 def start_reduce_scatter(
     transport: Transport, out: Tensor, rows: Tensor, sizes: Sequence[int], piece_bytes: int
-) -> Pending:
+) -> Pending[None]:
     """Starts a reduce_scatter of parts of `sizes[r]` rows."""
     pieces = cut(max(sizes), row_bytes(rows), piece_bytes)
     if len(pieces) == 1:
@@ -82,19 +74,19 @@ def start_reduce_scatter(
         started.append(
             transport.start_reduce_scatter(out[piece], torch.cat(sources), [len(source) for source in sources])
         )
-    return Landing(started, lambda: None)
+    return all_of(started)
 
 
-def start_all_reduce(transport: Transport, tensor: Tensor, op: Reduction, piece_bytes: int) -> Pending:
+def start_all_reduce(transport: Transport, tensor: Tensor, op: Reduction, piece_bytes: int) -> Pending[None]:
     """Starts an all_reduce, in place. Sums are made number by number: a cut changes none."""
     flat = tensor.view(-1)
     pieces = cut(flat.shape[0], flat.itemsize, piece_bytes)
     if len(pieces) == 1:
         return transport.start_all_reduce(tensor, op)
-    return Landing([transport.start_all_reduce(flat[piece], op) for piece in pieces], lambda: None)
+    return all_of([transport.start_all_reduce(flat[piece], op) for piece in pieces])
 
 
-def start_all_gather(transport: Transport, out: Tensor, tensor: Tensor, piece_bytes: int) -> Pending:
+def start_all_gather(transport: Transport, out: Tensor, tensor: Tensor, piece_bytes: int) -> Pending[None]:
     """Starts an all_gather into `out`, (P, *tensor.shape)."""
     flat, flat_out = tensor.view(-1), out.view(transport.num_ranks, tensor.numel())
     pieces = cut(flat.shape[0], flat.itemsize, piece_bytes)
@@ -107,14 +99,14 @@ def start_all_gather(transport: Transport, out: Tensor, tensor: Tensor, piece_by
         for buffer, piece in zip(buffers, pieces, strict=True):
             flat_out[:, piece] = buffer
 
-    return Landing(started, finish)
+    return all_of(started, finish)
 
 
-def start_broadcast(transport: Transport, tensor: Tensor, root: int, piece_bytes: int) -> Pending:
+def start_broadcast(transport: Transport, tensor: Tensor, root: int, piece_bytes: int) -> Pending[None]:
     """Starts a broadcast, in place."""
     flat = tensor.view(-1)
     pieces = cut(flat.shape[0], flat.itemsize, piece_bytes)
-    return Landing([transport.start_broadcast(flat[piece], root) for piece in pieces], lambda: None)
+    return all_of([transport.start_broadcast(flat[piece], root) for piece in pieces])
 
 
 def row_bytes(rows: Tensor) -> int:

@@ -1,7 +1,7 @@
 """CodedExchange: a RowExchange whose messages go through a codec, each pair of ranks at a rate of its own.
 
     coded = CodedExchange(exchange, codec, counts, sent_ids, received_ids)
-    route = coded.route(Place(seed=0, epoch=7, step=0, layer=1, call=0), rates)
+    route = coded.route(ExchangeKey(seed=0, epoch=7, step=0, layer=1, call=0), rates)
     halo = route.start(x).wait()
     back = route.start_back(grad_halo).wait()       # through the adjoint, or coded on its own
 
@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.comm.arriving import Arrived, Decoded, Noted
 from laconic.comm.codecs.base import Codec, Direction, Memory, MessageKey, as_bytes, check_finite, from_bytes
 from laconic.comm.communicator import Communicator, Splits
-from laconic.comm.exchange import Arriving, RowExchange
+from laconic.comm.exchange import RowExchange
 from laconic.comm.frames import HEADER_BYTES, add_header, take_header
 from laconic.comm.message_sizes import CODABLE, Counts, Rates, any_coded, exchange_bytes, is_coded, message_bytes
 from laconic.comm.new_rows import NewRows, is_of_sent, mark_new, note_new, which_new
+from laconic.comm.pending import Pending
 from laconic.errors import CommunicationError, ConfigError
 
 # Shapes: S rows sent, H rows received, P ranks
@@ -34,8 +34,8 @@ _MOST_FORMS = 64
 
 @final
 @dataclass(frozen=True)
-class Place:
-    """Where in a run an exchange happens."""
+class ExchangeKey:
+    """Which exchange of a run: messages are keyed by it."""
 
     seed: int
     epoch: int
@@ -80,7 +80,7 @@ class CodedExchange:
         # Every rank goes through all pairs of ranks for them, so they are kept while rates stay.
         self._sizes: dict[tuple[bytes, int, int, int, str], Counts | None] = {}
         self.memories: dict[tuple[int, int, str, str, int], Memory] = {}
-        self.under_way: dict[tuple[int, int, str], Arriving] = {}
+        self.under_way: dict[tuple[int, int, str], Pending[Tensor]] = {}
         """Of codecs that are late, the last exchange of each layer, call and direction: what the next one uses."""
         self.errors: dict[tuple[int, int], Errors] | None = None
         """Of each layer and receiving rank, if they are to be measured."""
@@ -94,13 +94,13 @@ class CodedExchange:
     def communicator(self) -> Communicator:
         return self.exchange.communicator
 
-    def route(self, place: Place, rates: Rates) -> "CodedRoute":
+    def route(self, key: ExchangeKey, rates: Rates) -> "CodedRoute":
         """Returns the way of one exchange and of the gradients that belong to it.
 
         Args:
             rates: of the messages from each rank to each, (P, P), the same on all ranks.
         """
-        return CodedRoute(self, place, rates)
+        return CodedRoute(self, key, rates)
 
     def sizes(
         self, rates: Rates, width: int, itemsize: int, direction: Direction, new: NewRows | None = None
@@ -124,9 +124,9 @@ class CodedExchange:
         """The new rows, as long as there was no message since they came."""
         return None if self._begun else self.new
 
-    def take_new(self, place: Place, direction: Direction) -> NewRows | None:
+    def take_new(self, key: ExchangeKey, direction: Direction) -> NewRows | None:
         """Returns the rows that are new to a line, the first time that it is asked; all ranks ask together."""
-        line = (place.layer, place.call, direction)
+        line = (key.layer, key.call, direction)
         is_first = line not in self._begun
         self._begun.add(line)
         self.has_history = True
@@ -164,9 +164,9 @@ class CodedExchange:
             if len(kept):
                 self.memories[line] = memory.keep_rows(kept)
 
-    def memory(self, place: Place, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
+    def memory(self, key: ExchangeKey, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
         """Returns what this end of a line to `peer` remembers."""
-        return self.memories.setdefault((place.layer, place.call, direction, end, peer), Memory())
+        return self.memories.setdefault((key.layer, key.call, direction, end, peer), Memory())
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns what this rank remembers, by name; what is under way is waited for."""
@@ -191,7 +191,7 @@ class CodedExchange:
                 continue
             kind, layer, call, direction, *rest = key.split(".")
             if kind == "under_way":
-                self.under_way[int(layer), int(call), direction] = Arrived(tensor)
+                self.under_way[int(layer), int(call), direction] = Pending.done(tensor)
                 continue
             end, peer, name = rest
             line = (int(layer), int(call), direction, end, int(peer))
@@ -202,9 +202,9 @@ class CodedExchange:
 class CodedRoute:
     """One exchange, coded."""
 
-    def __init__(self, coded: CodedExchange, place: Place, rates: Rates) -> None:
+    def __init__(self, coded: CodedExchange, key: ExchangeKey, rates: Rates) -> None:
         self._coded = coded
-        self._place = place
+        self._exchange_key = key
         self._rates = rates
         self._is_started = False
         # Of each peer: what went and came forward, for codecs whose adjoint depends on it.
@@ -214,7 +214,7 @@ class CodedRoute:
     def communicator(self) -> Communicator:
         return self._coded.communicator
 
-    def start(self, x: Tensor) -> Arriving:
+    def start(self, x: Tensor) -> Pending[Tensor]:
         """Sends the rows of x, (N, ...), that others need, coded; what is waited for are the rows needed here."""
         if self._is_started:
             raise ConfigError(
@@ -226,18 +226,18 @@ class CodedRoute:
         sent = x.detach().index_select(0, exchange.send_rows)
         return self._start(sent, "forward", lambda: exchange.start(x))
 
-    def start_back(self, halo: Tensor) -> Arriving:
+    def start_back(self, halo: Tensor) -> Pending[Tensor]:
         """Sends gradients, one for each row that came, to the owners; what is waited for is (S, ...)."""
         return self._start(halo.detach(), "backward", lambda: self._coded.exchange.start_back(halo))
 
-    def _start(self, rows: Tensor, direction: Direction, start_plain: Callable[[], Arriving]) -> Arriving:
+    def _start(self, rows: Tensor, direction: Direction, start_plain: Callable[[], Pending[Tensor]]) -> Pending[Tensor]:
         coded, flat = self._coded, rows.flatten(1)
         width = flat.shape[1]
-        new = coded.take_new(self._place, direction)
+        new = coded.take_new(self._exchange_key, direction)
         # All messages go the same way, so all ranks ask about all of them.
         sizes = coded.sizes(self._rates, width, flat.itemsize, direction, new) if rows.dtype in CODABLE else None
         if sizes is None:
-            return Noted(start_plain(), lambda halo: self._note(rows, halo, direction))
+            return start_plain().then(lambda halo: self._note(rows, halo, direction))
         splits = coded.exchange.splits if direction == "forward" else coded.exchange.splits.reversed
         parts = flat.split_with_sizes(list(splits.send))
         frames = [self._pack(peer, part, direction, new) for peer, part in enumerate(parts)]
@@ -255,12 +255,12 @@ class CodedRoute:
             unpacked = [self._unpack(peer, *part, rows, direction, new) for peer, part in enumerate(parts)]
             return torch.cat(unpacked).view(-1, *rows.shape[1:])
 
-        decoded = Decoded(unpack)
+        decoded = Pending(unpack)
         return self._put_off(decoded, direction) if coded.codec.is_late else decoded
 
-    def _put_off(self, arriving: Arriving, direction: Direction) -> Arriving:
+    def _put_off(self, arriving: Pending[Tensor], direction: Direction) -> Pending[Tensor]:
         """Returns what arrived, or arrives, from the exchange before this one; from this one if it is the first."""
-        slot = (self._place.layer, self._place.call, direction)
+        slot = (self._exchange_key.layer, self._exchange_key.call, direction)
         before = self._coded.under_way.get(slot, arriving)
         self._coded.under_way[slot] = arriving
         return before
@@ -353,7 +353,7 @@ class CodedRoute:
         if direction == "backward" and self._coded.codec.backward == "adjoint":
             forward = self._key(peer, "forward", "in" if end == "out" else "out")
         return MessageKey(
-            **vars(self._place),
+            **vars(self._exchange_key),
             direction=direction,
             sender=rank if end == "out" else peer,
             receiver=peer if end == "out" else rank,
@@ -362,16 +362,16 @@ class CodedRoute:
         )
 
     def _memory(self, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
-        return self._coded.memory(self._place, direction, end, peer)
+        return self._coded.memory(self._exchange_key, direction, end, peer)
 
-    def _note(self, sent: Tensor, came: Tensor, direction: Direction) -> None:
-        """Tells the codec of rows that went as they are."""
+    def _note(self, sent: Tensor, came: Tensor, direction: Direction) -> Tensor:
+        """Tells the codec of rows that went as they are; returns those that came."""
         codec, splits = self._coded.codec, self._coded.exchange.splits
         if not codec.has_memory:
-            return
+            return came
         if codec.is_late:
             # First what is under way still: codecs take their messages in order.
-            self._put_off(Arrived(came), direction).wait()
+            self._put_off(Pending.done(came), direction).wait()
         splits = splits if direction == "forward" else splits.reversed
         ends: Sequence[tuple[Literal["out", "in"], Tensor, tuple[int, ...]]]
         ends = (("out", sent, splits.send), ("in", came, splits.receive))
@@ -379,11 +379,12 @@ class CodedRoute:
             for peer, part in enumerate(rows.flatten(1).split_with_sizes(list(sizes))):
                 if len(part):
                     codec.note_exact(part, self._memory(direction, end, peer))
+        return came
 
     def _measure(self, rows: Tensor, packet: Tensor, key: MessageKey, rate: float, memory: Memory) -> None:
         if self._coded.errors is None:
             return
-        errors = self._coded.errors.setdefault((self._place.layer, key.receiver), Errors())
+        errors = self._coded.errors.setdefault((self._exchange_key.layer, key.receiver), Errors())
         codec = self._coded.codec
         errors.lost += float((rows - codec.arrived(packet, key, rate, rows, memory)).square().sum())
         errors.sent += float(rows.square().sum())

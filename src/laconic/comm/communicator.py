@@ -18,6 +18,7 @@ from torch import Tensor
 
 from laconic.comm import _pieces as pieces
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.comm.traffic import (
     all_gather_traffic,
@@ -26,29 +27,11 @@ from laconic.comm.traffic import (
     broadcast_traffic,
     reduce_scatter_traffic,
 )
-from laconic.comm.transport import Pending, Reduction, Transport
+from laconic.comm.transport import Reduction, Transport
 
-__all__ = ["PIECE_BYTES", "Communicator", "PendingRows", "Splits"]
+__all__ = ["PIECE_BYTES", "Communicator", "Splits"]
 
 PIECE_BYTES = pieces.PIECE_BYTES
-
-
-@final
-class PendingRows:
-    """A tensor that is on its way."""
-
-    def __init__(self, pending: Pending, result: Tensor, *, holds: Tensor | None = None) -> None:
-        self._pending: Pending | None = pending
-        self._result = result
-        # What is being sent must stay until it has gone.
-        self._holds = holds
-
-    def wait(self) -> Tensor:
-        """Returns the tensor when it is there."""
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = self._holds = None
-        return self._result
 
 
 @final
@@ -96,7 +79,7 @@ class Communicator:
         """
         return self.start_all_to_all(rows, splits).wait()
 
-    def start_all_to_all(self, rows: Tensor, splits: Splits) -> PendingRows:
+    def start_all_to_all(self, rows: Tensor, splits: Splits) -> Pending[Tensor]:
         """Starts `all_to_all`. Where no rank has a row for another, nothing is sent at all."""
         rows = rows.detach().contiguous()
         assert rows.shape[0] == sum(splits.send), f"{rows.shape[0]} rows, splits for {sum(splits.send)}"
@@ -105,7 +88,8 @@ class Communicator:
         sent, received = [size * width for size in splits.send], [size * width for size in splits.receive]
         self._book("all_to_all", *all_to_all_traffic(self.rank, sent, received))
         pending = pieces.start_all_to_all(self.transport, out, rows, splits, self._piece_bytes)
-        return PendingRows(pending, out, holds=rows)
+        # What is being sent must stay until it has gone.
+        return pending.then(lambda _, held=rows: out)  # type: ignore[misc]
 
     def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Tensor:
         """Returns the sum, maximum or minimum over ranks, bit by bit the same on all of them.
@@ -115,11 +99,11 @@ class Communicator:
         """
         return self.start_all_reduce(tensor, op).wait()
 
-    def start_all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> PendingRows:
+    def start_all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Pending[Tensor]:
         """Starts `all_reduce`."""
         total = _copy(tensor)
         self._book("all_reduce", *all_reduce_traffic(self.num_ranks, self.rank, total.nbytes))
-        return PendingRows(pieces.start_all_reduce(self.transport, total, op, self._piece_bytes), total)
+        return pieces.start_all_reduce(self.transport, total, op, self._piece_bytes).then(lambda _: total)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Returns the tensors of all ranks, (P, *tensor.shape); they are of equal shape.

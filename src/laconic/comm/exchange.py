@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.comm.communicator import Communicator, PendingRows, Splits
+from laconic.comm.communicator import Communicator, Splits
+from laconic.comm.pending import Pending
 from laconic.kernels.balance import balanced_rows
 from laconic.kernels.compile import use_threads
 from laconic.kernels.compress import compress_edges
@@ -25,19 +26,12 @@ from laconic.kernels.product import PREFETCH_DISTANCE, no_factor, sparse_product
 # Shapes: N owned rows, S rows sent, H rows received
 
 
-class Arriving(Protocol):
-    """Rows that are on their way."""
-
-    def wait(self) -> Tensor:
-        """Returns the rows when they are there."""
-
-
 class Route(Protocol):
     """How rows go to those who need them, and what was made of them back: as they are (RowExchange), or coded."""
 
-    def start(self, x: Tensor) -> Arriving: ...
+    def start(self, x: Tensor) -> Pending[Tensor]: ...
 
-    def start_back(self, halo: Tensor) -> Arriving: ...
+    def start_back(self, halo: Tensor) -> Pending[Tensor]: ...
 
 
 @final
@@ -91,12 +85,12 @@ class RowExchange:
         """H: rows that come from other ranks."""
         return sum(self.splits.receive)
 
-    def start(self, x: Tensor) -> PendingRows:
+    def start(self, x: Tensor) -> Pending[Tensor]:
         """Sends the rows of x, (N, ...), that others need; what is waited for are the rows needed here, (H, ...)."""
         assert x.shape[0] == self.num_owned, f"{x.shape[0]} rows, not the {self.num_owned} that are owned"
         return self.communicator.start_all_to_all(x.detach().index_select(0, self.send_rows), self.splits)
 
-    def start_back(self, halo: Tensor) -> PendingRows:
+    def start_back(self, halo: Tensor) -> Pending[Tensor]:
         """Sends rows, one for each received, (H, ...), to their owners; what is waited for is (S, ...)."""
         assert halo.shape[0] == self.num_received, f"{halo.shape[0]} rows, not the {self.num_received} that came"
         return self.communicator.start_all_to_all(halo.detach(), self.splits.reversed)

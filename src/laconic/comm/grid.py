@@ -1,7 +1,7 @@
 """Grid: ranks in a box with three named axes, and the presets that CAGNET's layouts are (arXiv 2005.03300).
 
     grid = parse_grid("1.5d(c=2)").of(8)             # Grid(pi=4, pk=2, pj=1)
-    grid.place_of(5)                                 # Place(i=2, k=1, j=0)
+    grid.coordinates_of(5)                           # Coordinates(i=2, k=1, j=0)
 
 A product Z = A H has an output row i, a contraction k and a feature j. `pi` ranks share the rows, `pk` the contraction,
 `pj` the features. Any three sizes whose product is the number of ranks are a grid; primes too. In a dense product of n
@@ -19,10 +19,9 @@ from laconic.errors import ConfigError
 from laconic.specs import parse_spec, unknown_name
 
 Axis = Literal["i", "k", "j"]
-Arrangement = Literal["blocks", "replicated", "summa"]
 
 
-class Place(NamedTuple):
+class Coordinates(NamedTuple):
     """Where a rank stands on the axes of a grid."""
 
     i: int
@@ -61,15 +60,15 @@ class Grid:
         assert 0 <= j < self.pj
         return (i * self.pk + k) * self.pj + j
 
-    def place_of(self, rank: int) -> Place:
+    def coordinates_of(self, rank: int) -> Coordinates:
         """Returns the place of a rank."""
         assert 0 <= rank < self.num_ranks
         rest, j = divmod(rank, self.pj)
-        return Place(*divmod(rest, self.pk), j)
+        return Coordinates(*divmod(rest, self.pk), j)
 
     def line(self, rank: int, axis: Axis) -> list[int]:
         """Returns the ranks that differ from `rank` along `axis` alone, in order, itself among them."""
-        place = self.place_of(rank)
+        place = self.coordinates_of(rank)
         size = {"i": self.pi, "k": self.pk, "j": self.pj}[axis]
         return [self.rank_at(**{**place._asdict(), axis: at}) for at in range(size)]
 
@@ -86,13 +85,8 @@ def all_grids(num_ranks: int) -> list[Grid]:
 class Layout(ABC):
     """A preset, or a grid written out. The fields of a member are its whole configuration."""
 
-    arrangement: ClassVar[Arrangement] = "blocks"
-    """Who holds which edges, and what travels: blocks that stay where they are, or as a paper has it."""
-
-    @property
-    def is_for_symmetric(self) -> bool:
-        """Whether the backward pass takes the matrix for its own transpose."""
-        return False
+    is_as_published: ClassVar[bool] = False
+    """Whether edges are held and travel as a paper has it, and not as blocks that stay where they are."""
 
     @abstractmethod
     def of(self, num_ranks: int) -> Grid:
@@ -147,7 +141,7 @@ class ReplicatedRows(Layout):
     """
 
     c: int = 2
-    arrangement: ClassVar[Arrangement] = "replicated"
+    is_as_published: ClassVar[bool] = True
 
     def of(self, num_ranks: int) -> Grid:
         fitting = [c for c in range(1, math.isqrt(num_ranks) + 1) if num_ranks % c == 0]
@@ -181,11 +175,7 @@ class Summa(Layout):
     """
 
     symmetric: bool = False
-    arrangement: ClassVar[Arrangement] = "summa"
-
-    @property
-    def is_for_symmetric(self) -> bool:
-        return self.symmetric
+    is_as_published: ClassVar[bool] = True
 
     def of(self, num_ranks: int) -> Grid:
         side = math.isqrt(num_ranks)

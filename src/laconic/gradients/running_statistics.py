@@ -1,4 +1,7 @@
-"""Running statistics of norms, which each rank gathers from its own rows: combined before they are evaluated with."""
+"""Running statistics of norms: gathered by each rank from its own rows, combined before evaluation.
+
+mean = sum_r n_r mean_r / sum_r n_r         of each feature, (F,), with n_r rows of rank r
+"""
 
 from typing import Any
 
@@ -13,9 +16,10 @@ from laconic.comm.communicator import Communicator
 def combine_buffers(model: nn.Module, num_rows: int, communicator: Communicator) -> Tensor:
     """Gives every norm of `model` the statistics of all ranks, each weighted by its number of rows.
 
-    The variance of all is that within the ranks and that between their means. Of statistics that are equal already not
-    a bit changes. A rank that took no step yet counts for nothing; counters of steps become the largest. All ranks call
-    it together. Returns what each rank had before, (P, 2 K + C + 1).
+    The variance of all is that within the ranks and that between their means. Of statistics that
+    are equal already not a bit changes. A rank that took no step yet counts for nothing; counters
+    of steps become the largest. All ranks call it together. Returns what each rank had before, (P,
+    2 K + C + 1).
 
     Traffic: an all_gather of 8 (2 K + C + 1) bytes; none without such norms, or on one rank.
     """

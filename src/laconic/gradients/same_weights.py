@@ -48,7 +48,7 @@ def check_same_weights(
 
 
 def refuse_different(tensors: dict[str, Tensor], communicator: Communicator, consequence: str = "") -> None:
-    """Raises RanksDifferError on all ranks unless their tensors are those of rank 0, but for rounding.
+    """Raises RanksDifferError on all ranks unless their tensors are rank 0's, but for rounding.
 
     Traffic: the tensors of rank 0, and 8 bytes from each rank for each of them.
     """

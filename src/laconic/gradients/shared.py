@@ -1,15 +1,17 @@
-"""Gradients summed over ranks: when `backward` returns, every p.grad is the gradient of the global loss.
+"""Gradients summed over ranks: after `backward`, p.grad is the gradient of the global loss.
 
     shared = SharedGradients(model, communicator)
     loss = shared.share(total, weight)      # the totals of all ranks over the weights of all ranks
     loss.backward()                         # p.grad is the gradient of that quotient
 
-With S_k the sum of the losses of rank k's rows, and W_k what its rows weigh (their number, as a rule):
+With S_k the sum of the losses of rank k's rows, and W_k what its rows weigh (their number, as a
+rule):
 
     loss = sum_k S_k / sum_k W_k            gradient = sum_k dS_k / sum_k W_k
 
-so that parts of any size add up to torch's mean over all rows. Both sums travel in one all_reduce. Other terms may be
-added to the shared loss, such as a penalty on weights: they are the same on all ranks, and count once.
+so that parts of any size add up to torch's mean over all rows. Both sums travel in one all_reduce.
+Other terms may be added to the shared loss, such as a penalty on weights: they are the same on all
+ranks, and count once.
 """
 
 import logging
@@ -67,13 +69,14 @@ class SharedGradients:
         self.last_gradient: Tensor | None = None
 
     def share(self, total: Tensor, weight: float | None = None) -> Tensor:
-        """Returns the loss of all ranks, whose `backward` combines the gradients; all ranks call together.
+        """Returns the loss of all ranks, whose `backward` combines gradients; all call together.
 
         Traffic: an all_reduce of 16 bytes, in the phase of the loss.
 
         Args:
             total: the sum of this rank's losses, or its share of the loss of all ranks.
-            weight: what this rank's rows weigh; None: the ranks' totals are added up and not divided.
+            weight: what this rank's rows weigh; None: the ranks' totals are added up and not
+                divided.
         """
         if not self._are_leaves_checked and total.grad_fn is not None:
             check_leaves(total, self._model)
@@ -108,8 +111,9 @@ class SharedGradients:
     def _combine(self) -> None:
         """Replaces every gradient by its mean over ranks.
 
-        A parameter that some ranks did not use counts as 0 there; one that no rank used keeps no gradient, as on one
-        machine. A fingerprint of the weights goes along: weights that differ are found before the next step.
+        A parameter that some ranks did not use counts as 0 there; one that no rank used keeps no
+        gradient, as on one machine. A fingerprint of the weights goes along: weights that differ
+        are found before the next step.
         """
         communicator = self.communicator
         named = dict(self._model.named_parameters())
@@ -128,8 +132,8 @@ class SharedGradients:
     def _compare_weights(self) -> None:
         """Raises RanksDifferError on all ranks, unless weights are the same but for rounding.
 
-        On machines of different kinds no step leaves the same bits: whole models, which are dear to send, are compared
-        in the first such step, the second, the fourth, and so on.
+        On machines of different kinds no step leaves the same bits: whole models, which are dear to
+        send, are compared in the first such step, the second, the fourth, and so on.
         """
         self._num_unequal += 1
         if self._num_unequal & (self._num_unequal - 1):
@@ -160,13 +164,16 @@ def share_gradients(
     reduction: GradientReduction | None = None,
     loss_phase: str = "forward",
 ) -> SharedGradients:
-    """Gives all ranks the weights of rank 0, and returns the gradients that they share; all ranks call it together."""
+    """Gives all ranks the weights of rank 0, and returns the gradients that they share.
+
+    All ranks call it together.
+    """
     copy_from_first(model, communicator)
     return SharedGradients(model, communicator, reduction=reduction, loss_phase=loss_phase)
 
 
 def check_leaves(loss: Tensor, model: nn.Module) -> None:
-    """Raises ConfigError if the loss depends on something trained that is not the model's, such as another head.
+    """Raises ConfigError if the loss trains something beside the model, such as another head.
 
     Each rank would begin with its own weights there, and train them alone.
     """
@@ -212,7 +219,7 @@ _shared_loss: Callable[..., Tensor] = _SharedLoss.apply
 
 
 def check_weight(weight: float) -> None:
-    """Raises DataError if the rows of all ranks together weigh nothing, so that they have no mean."""
+    """Raises DataError if the rows of all ranks weigh nothing, so that they have no mean."""
     if weight == 0.0:
         raise DataError(
             "No training node counts in this loss: the labels of all of them are its ignore_index, or their classes "

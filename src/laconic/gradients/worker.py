@@ -3,9 +3,9 @@
 A strategy (`laconic.strategies.base`) starts a worker. A session drives it, on every rank:
 
     for epoch in ...:
-        shard = worker.start_epoch(epoch)         # the rows to train on: they may change between epochs
-        loss = worker.share_loss(total, weight)   # the loss of all ranks
-        loss.backward()                           # then p.grad is its gradient, the same on every rank
+        shard = worker.start_epoch(epoch)        # the rows to train on in this epoch
+        loss = worker.share_loss(total, weight)  # the loss of all ranks
+        loss.backward()                          # p.grad is then the same on every rank
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,10 @@ from laconic.records import CoverageRecord, LedgerRecord
 
 
 class Worker:
-    """Trains the attached model in one process that holds the whole graph. Others extend it for several ranks."""
+    """Trains the attached model in one process that holds the whole graph.
+
+    Workers of several ranks extend it.
+    """
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
@@ -45,19 +48,20 @@ class Worker:
         """Told before the first epoch how many there will be, where that is known."""
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
-        """Moves on to `epoch` (the first is 1), to its step number `step`, and returns the shard to train on."""
+        """Moves on to step `step` of `epoch` (the first is 1); returns the shard to train on."""
         self.attachment.start_epoch(epoch, step)
         return self.shard
 
     @property
     def row_factors(self) -> Tensor | None:
-        """Share of each training row in the mean over all of them in this epoch; None: one over `num_train` for all."""
+        """Share of each training row in the mean of this epoch; None: 1 / num_train for all."""
         return None
 
     def share_loss(self, total: Tensor, weight: float | None = None) -> Tensor:
-        """Returns the sum of the ranks' totals over the sum of their weights; all ranks call together.
+        """Returns the sum of the ranks' totals over the sum of their weights.
 
-        When `backward` of it returns, every `p.grad` of the model is the gradient of the global loss.
+        All ranks call it together. When `backward` returns, every `p.grad` of the model is the
+        gradient of the global loss.
 
         Args:
             total: the sum of the losses of this rank's rows.
@@ -78,11 +82,14 @@ class Worker:
         return self.attachment.using(batch)
 
     def change(self, change: GraphChange) -> Shard:
-        """Changes the graph between two epochs, and returns the shard to go on with; all ranks call it together."""
+        """Changes the graph between two epochs, and returns the shard to go on with.
+
+        All ranks call it together.
+        """
         raise NotImplementedError("strategy.changes_graph tells who can")
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint has to hold beside model and optimizer, as values that JSON can write."""
+        """Returns the state beside model and optimizer that a checkpoint holds, as JSON values."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -94,7 +101,10 @@ class Worker:
         yield
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors that a checkpoint has to hold beside model and optimizer, the same on all ranks."""
+        """Returns the tensors beside model and optimizer that a checkpoint holds.
+
+        They are the same on all ranks.
+        """
         return {}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -107,11 +117,12 @@ class Worker:
     def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:
         """Returns this rank's traffic exactly as its ledger will count it.
 
-        Rows of epoch 0 are what comes once, rows of `epoch` what that epoch costs with one step and one evaluation, the
-        adding up of scores excepted. Where no schedule says otherwise, every epoch costs the same.
+        Rows of epoch 0 come once. Rows of `epoch` are the cost of that epoch, with one step and one
+        evaluation; the adding up of scores is left out. Every epoch costs the same unless a
+        schedule says otherwise.
         """
         return []
 
     def exact_traffic(self) -> list[LedgerRecord]:
-        """Returns what `predict_traffic` would if all rows were exchanged as they are, between the same parts."""
+        """Returns the traffic of the same parts if all rows were exchanged as they are."""
         return []

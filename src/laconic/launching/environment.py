@@ -19,8 +19,8 @@ from laconic.ranks import (
     is_set,
     read_num_ranks,
     read_number,
-    read_place,
     read_port,
+    read_rank_address,
 )
 
 
@@ -67,7 +67,7 @@ def rank_environment(environ: Mapping[str, str] = os.environ) -> RankEnvironment
         if is_set(environ, "RANK"):
             read_number(environ, "RANK", 0, 0)
         return None
-    place = read_place(environ)
+    place = read_rank_address(environ)
     # Without a word about it, ranks are one to a machine, unless they can only meet on this one.
     is_one_machine = is_loopback(place.address)
     num_local = place.num_ranks if is_one_machine else 1

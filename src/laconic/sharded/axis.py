@@ -12,29 +12,22 @@ sockets, timeouts and failure notices of its own, to save empty messages that ca
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.comm.arriving import Arrived
-from laconic.comm.communicator import Communicator, PendingRows
+from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Axis as AxisName
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.comm.traffic import all_to_all_traffic
 
 # Shapes: N rows of the own block, M rows of the others, W features
-
-
-class Arrival(Protocol):
-    """Rows that are on their way."""
-
-    def wait(self) -> Tensor:
-        """Returns the rows when they are there."""
 
 
 class Stage(NamedTuple):
@@ -60,7 +53,7 @@ class Axis(ABC):
         """M: rows that come from other ranks."""
 
     @abstractmethod
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         """Sends the rows x of the own block, (N, W), to whoever needs them; what is waited for is (M, W).
 
         Args:
@@ -68,7 +61,7 @@ class Axis(ABC):
         """
 
     @abstractmethod
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         """Sends rows, one for each that `start_expand` brings, (M, W), to their owners."""
 
     @abstractmethod
@@ -145,11 +138,11 @@ class AxisExchange(LineAxis):
         """Only rows that are wanted travel; `wanted` has for each rank the numbers it gives to the rows needed here."""
         return AxisExchange(RowExchange.agree(communicator, wanted, num_own), line)
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         assert x.shape[0] == self.lists.num_owned, f"{x.shape[0]} rows, not the {self.lists.num_owned} of the block"
         return self._start(x.detach().index_select(0, self.lists.send_rows), self.splits, widest)
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         assert partial.shape[0] == self.num_others, f"{partial.shape[0]} rows, not the {self.num_others} of the others"
         return self._start(partial.detach(), self.splits.reversed, widest)
 
@@ -185,12 +178,12 @@ class AxisExchange(LineAxis):
             del arrived
             yield stage, rows.pop()
 
-    def _start_stage(self, x: Tensor, stage: Stage, widest: int) -> Arrival:
+    def _start_stage(self, x: Tensor, stage: Stage, widest: int) -> Pending[Tensor]:
         send_rows = self._sent_to(stage.to)
         splits = self._only(self.splits, stage.to, stage.of)
         return self._start(x.detach().index_select(0, send_rows), splits, widest)
 
-    def start_fold_stage(self, partial: Tensor, stage: Stage, widest: int) -> Arrival:
+    def start_fold_stage(self, partial: Tensor, stage: Stage, widest: int) -> Pending[Tensor]:
         """Sends the sums for the rows that a stage brings to their owner."""
         return self._start(partial.detach(), self._only(self.splits.reversed, stage.of, stage.to), widest)
 
@@ -209,10 +202,10 @@ class AxisExchange(LineAxis):
             splits.largest,
         )
 
-    def _start(self, rows: Tensor, splits: Splits, widest: int) -> Arrival:
+    def _start(self, rows: Tensor, splits: Splits, widest: int) -> Pending[Tensor]:
         # As single words: slices of features differ in width from line to line, and one operation has one width.
         words = self.lists.communicator.start_all_to_all(rows.reshape(-1), _in_words(splits, rows.shape[1], widest))
-        return _Rows(words, rows.shape[1])
+        return words.then(lambda flat: flat.view(-1, rows.shape[1]))
 
 
 @final
@@ -227,10 +220,10 @@ class BookedAxis(LineAxis):
     def num_others(self) -> int:
         return 0
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         return self._book(x, self.splits)
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._book(partial, self.splits.reversed)
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
@@ -239,9 +232,9 @@ class BookedAxis(LineAxis):
     def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
         pass
 
-    def _book(self, rows: Tensor, splits: Splits) -> Arrival:
+    def _book(self, rows: Tensor, splits: Splits) -> Pending[Tensor]:
         book(self._ledger, splits, rows.shape[1] * rows.itemsize)
-        return Arrived(rows.new_empty(0, rows.shape[1]))
+        return Pending.done(rows.new_empty(0, rows.shape[1]))
 
 
 def book(ledger: Ledger, splits: Splits, num_bytes: int) -> None:
@@ -268,13 +261,3 @@ def wanted_of_line(grid: Grid, rank: int, axis: AxisName, places: np.ndarray, st
 def _in_words(splits: Splits, width: int, widest: int) -> Splits:
     send, receive = (tuple(size * width for size in sizes) for sizes in (splits.send, splits.receive))
     return Splits(send, receive, splits.largest * widest)
-
-
-@final
-class _Rows:
-    def __init__(self, words: PendingRows, width: int) -> None:
-        self._words = words
-        self._width = width
-
-    def wait(self) -> Tensor:
-        return self._words.wait().view(-1, self._width)

@@ -14,10 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.comm.grid import Arrangement, Grid, Place
+from laconic.comm.communicator import Communicator
+from laconic.comm.grid import Coordinates, Grid
 from laconic.graph import Adjacency
+from laconic.graph.operators.linear import FloatArray
 from laconic.kernels.compress import compress_edges
+from laconic.sharded.axis import AxisExchange, PlacedAxis, wanted_of_line
 from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.normalize import BlockOperators
+from laconic.sharded.product import ShardedOperators
 from laconic.store import Chunk
 
 # Shapes: N nodes of the own block, R rows, C columns, E edges, P ranks
@@ -35,50 +40,10 @@ EDGE_ARRAYS = (
 # Where a table of all nodes would be larger than what it is for, numbers are sorted instead.
 _TABLE_BYTES_PER_EDGE = 16
 
+# Opens a chunk by its number.
+Read = Callable[[int], Chunk]
 # The places of sources and destinations, and the weights, as read.
 Edges = tuple[NDArray[np.int64], NDArray[np.int64], Tensor | None]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Quarters:
-    """The edges of a block in four, by whether their row and their column is in the own block.
-
-    Args:
-        own_own, own_other, other_own, other_other: rows first: `own_other` has own rows and columns of others.
-        masks: for each of them, which edges of the whole block it has.
-    """
-
-    own_own: Adjacency
-    own_other: Adjacency
-    other_own: Adjacency
-    other_other: Adjacency
-    masks: tuple[NDArray[np.bool_], ...]
-
-    @staticmethod
-    def of(adjacency: Adjacency, num_own: int) -> "Quarters":
-        rows, columns = adjacency.row_of_edge, adjacency.indices
-        num_rows, num_columns = adjacency.num_rows - num_own, adjacency.num_columns - num_own
-        is_other_row, is_other_column = rows >= num_own, columns >= num_own
-
-        def compress(mask: NDArray[np.bool_], first: tuple[int, int], shape: tuple[int, int]) -> Adjacency:
-            # Sorted already: compressing keeps the order, so values per edge can be split by the same mask.
-            indptr, indices, _ = compress_edges(columns[mask] - first[1], rows[mask] - first[0], *shape)
-            return Adjacency(indptr, indices, shape[1])
-
-        masks = (
-            ~is_other_row & ~is_other_column,
-            ~is_other_row & is_other_column,
-            is_other_row & ~is_other_column,
-            is_other_row & is_other_column,
-        )
-        return Quarters(
-            compress(masks[0], (0, 0), (num_own, num_own)),
-            compress(masks[1], (0, num_own), (num_own, num_columns)),
-            compress(masks[2], (num_own, 0), (num_rows, num_own)),
-            compress(masks[3], (num_own, num_own), (num_rows, num_columns)),
-            masks,
-        )
 
 
 @final
@@ -102,18 +67,36 @@ class Block:
 
 @final
 @dataclass(frozen=True, eq=False)
+class HeldEdges:
+    """The edges of a rank, and the ids of their ends.
+
+    Args:
+        operators: makes matrices of the edges.
+        sources: how the rows of others come that the edges begin at; None where edges travel.
+        weight: of each edge, in the order of the operators' adjacency, or None.
+        row_ids, column_ids: id of each row and column of the matrices.
+        num_columns: the columns that a product has in memory.
+    """
+
+    operators: ShardedOperators
+    sources: PlacedAxis | None
+    weight: Tensor | None
+    row_ids: Tensor
+    column_ids: Tensor
+    num_columns: int
+
+
+@dataclass(frozen=True, eq=False)
 class BlockMap:
-    """Which places belong to whom.
+    """Which places belong to whom, and who holds which edges: blocks that stay where they are.
 
     Args:
         grid: the ranks.
         chunks: the chunks of each rank.
-        arrangement: who holds which edges.
     """
 
     grid: Grid
     chunks: ChunkMap
-    arrangement: Arrangement = "blocks"
 
     @staticmethod
     def one_axis(chunks: ChunkMap) -> "BlockMap":
@@ -139,41 +122,81 @@ class BlockMap:
 
     def others(self, rank: int, axis: Literal["i", "k"]) -> NDArray[np.int64]:
         """Returns the places of all blocks along `axis` but the own one, sorted."""
+        return self.places_of([peer for peer in self.grid.line(rank, axis) if peer != rank])
+
+    def places_of(self, ranks: Sequence[int]) -> NDArray[np.int64]:
+        """Returns the places of the blocks of `ranks`, in their order."""
         blocks = self.blocks
-        line = [peer for peer in self.grid.line(rank, axis) if peer != rank]
-        if self.arrangement == "replicated" and axis == "i":
-            # The other rows of the own group, and all rows of the groups that the block has columns of.
-            mine = self.grid.place_of(rank)
-            line = [
-                peer
-                for peer in range(self.grid.num_ranks)
-                for place in [self.grid.place_of(peer)]
-                if peer != rank and (place.i == mine.i or self.has_columns_of(mine, place))
-            ]
-        return np.concatenate([np.empty(0, np.int64), *(np.arange(*blocks[peer], dtype=np.int64) for peer in line)])
+        return np.concatenate([np.empty(0, np.int64), *(np.arange(*blocks[rank], dtype=np.int64) for rank in ranks)])
 
-    def has_columns_of(self, mine: Place, other: Place) -> bool:
+    def has_columns_of(self, mine: Coordinates, other: Coordinates) -> bool:
         """Whether the block of the rank at `mine` has the edges from the rows of the rank at `other`."""
-        if self.arrangement == "replicated":
-            return other.i * self.grid.pk // self.grid.pi == mine.k
-        return other.i == mine.j if self.arrangement == "summa" else other.k == mine.k
+        return other.k == mine.k
 
-    def chunks_where(self, is_meant: Callable[[Place], bool]) -> list[int]:
+    def chunks_where(self, is_meant: Callable[[Coordinates], bool]) -> list[int]:
         """Returns the chunks of all ranks at such places."""
         owners = enumerate(self.chunks.owner)
-        return [number for number, owner in owners if is_meant(self.grid.place_of(int(owner)))]
+        return [number for number, owner in owners if is_meant(self.grid.coordinates_of(int(owner)))]
+
+    def arrays_of(self, rank: int) -> dict[int, Sequence[str]]:
+        """Returns the arrays that a rank reads, by chunk: all of its own, edges of its row group, ids of its line.
+
+        Where pi = 1, every rank reads the edges of all chunks.
+        """
+        mine = self.grid.coordinates_of(rank)
+        needed: dict[int, Sequence[str]] = dict.fromkeys(
+            self.chunks_where(lambda place: place.i == mine.i), EDGE_ARRAYS
+        )
+        for peer in self.grid.line(rank, "j"):
+            needed |= dict.fromkeys(self.chunks.chunks_of(peer), (*EDGE_ARRAYS, "node_ids"))
+        return needed | dict.fromkeys(self.chunks.chunks_of(rank), (*EDGE_ARRAYS, *NODE_ARRAYS))
+
+    def edges_of(self, read: Read, rank: int) -> Edges:
+        """Returns the edges of a rank's block, reading of each chunk of its row group its column group's edges."""
+        mine = self.grid.coordinates_of(rank)
+        senders = self.chunks_where(lambda place: self.has_columns_of(mine, place))
+        return edges_between(read, self.chunks, senders, self.chunks_where(lambda place: place.i == mine.i))
+
+    def hold(
+        self, read: Read, communicator: Communicator, line_ids: Tensor, *, is_sparse: bool, is_staged: bool
+    ) -> HeldEdges:
+        """Returns the edges that this rank holds; all ranks call it together.
+
+        Args:
+            line_ids: of the nodes of the own block.
+        """
+        block = make_block(self.edges_of(read, communicator.rank), self, communicator.rank, is_sparse=is_sparse)
+        columns = self.columns_of(block, communicator, is_sparse=is_sparse)
+        rows = self.along("k", block, communicator, is_sparse=is_sparse)
+        column_ids, row_ids = (
+            torch.cat([line_ids, axis.start_expand(line_ids.unsqueeze(1), 1).wait().squeeze(1)])
+            for axis in (columns, rows)
+        )
+        operators = BlockOperators(block.adjacency, block.num_own, as_numbers(block.weight), columns, rows, is_staged)
+        return HeldEdges(operators, columns, block.weight, row_ids, column_ids, block.adjacency.num_columns)
+
+    def columns_of(self, block: Block, communicator: Communicator, *, is_sparse: bool) -> PlacedAxis:
+        """Returns how rows for the columns of a block are gathered."""
+        return self.along("i", block, communicator, is_sparse=is_sparse)
+
+    def along(
+        self, axis: Literal["i", "k"], block: Block, communicator: Communicator, *, is_sparse: bool
+    ) -> AxisExchange:
+        """Returns how rows for columns are gathered, along i, or sums for rows are scattered, along k."""
+        grid, rank = self.grid, communicator.rank
+        if not is_sparse:
+            return AxisExchange.dense(communicator, grid, axis, self.block_sizes)
+        wanted = wanted_of_line(grid, rank, axis, block.other_columns if axis == "i" else block.other_rows, self.blocks)
+        return AxisExchange.sparse(communicator, wanted, block.num_own, grid.line(rank, axis))
 
 
-def read_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, *, is_sparse: bool) -> Block:
-    """Returns the block of `rank`, reading of each chunk of its row group what comes from its column group.
+def make_block(edges: Edges, block_map: BlockMap, rank: int, *, is_sparse: bool) -> Block:
+    """Returns the block of `rank` with these edges.
 
     Args:
-        read: opens a chunk by its number.
         is_sparse: number only those rows and columns of others that have an edge here.
     """
-    sources, destinations, weight = edges_of_block(read, block_map, rank)
-    if block_map.arrangement == "replicated":
-        sources, destinations, weight = _loops_at_home(read, block_map, rank, (sources, destinations, weight))
+    sources, destinations, weight = edges
     first, end = block_map.blocks[rank]
     num_own = int(end - first)
     if not is_sparse:
@@ -187,56 +210,18 @@ def read_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, *, 
         for places, others in ((sources, other_columns), (destinations, other_rows))
         for is_own in [(places >= first) & (places < end)]
     ]
-    num_rows, num_columns = num_own + len(other_rows), num_own + len(other_columns)
-    indptr, indices, order = compress_edges(numbered[0], numbered[1], num_rows, num_columns)
-    if weight is not None:
-        weight = weight[torch.from_numpy(order.astype(np.int64))]
-    return Block(num_own, other_rows, other_columns, Adjacency(indptr, indices, num_columns), weight)
+    shape = (num_own + len(other_rows), num_own + len(other_columns))
+    return Block(num_own, other_rows, other_columns, *compressed((numbered[0], numbered[1], weight), shape))
 
 
-def read_tile(
-    read: Callable[[int], Chunk], block_map: BlockMap, *, row: int, column: int
-) -> tuple[Adjacency, Tensor | None]:
-    """Returns the edges from one row group to another, both numbered from 0, and their weights."""
-    receivers = block_map.chunks_where(lambda place: place.i == row)
-    senders = block_map.chunks_where(lambda place: place.i == column)
-    sources, destinations, weight = edges_between(read, block_map.chunks, senders, receivers)
-    starts = [block_map.blocks[block_map.grid.rank_at(at, 0, 0)] for at in (row, column)]
-    (first_row, end_row), (first_column, end_column) = starts
-    num_rows, num_columns = int(end_row - first_row), int(end_column - first_column)
-    indptr, indices, order = compress_edges(sources - first_column, destinations - first_row, num_rows, num_columns)
-    if weight is not None:
-        weight = weight[torch.from_numpy(order.astype(np.int64))]
-    return Adjacency(indptr, indices, num_columns), weight
+def compressed(edges: Edges, shape: tuple[int, int]) -> tuple[Adjacency, Tensor | None]:
+    """Returns the adjacency, (R x C), of edges that are numbered from 0, and their weights in its order."""
+    indptr, indices, order = compress_edges(*edges[:2], *shape)
+    weight = None if edges[2] is None else edges[2][torch.from_numpy(order.astype(np.int64))]
+    return Adjacency(indptr, indices, shape[1]), weight
 
 
-def arrays_of_block(block_map: BlockMap, rank: int) -> dict[int, Sequence[str]]:
-    """Returns the arrays that a rank reads, by chunk: all of its own, edges of its row group, ids of its line along j.
-
-    Args:
-        block_map: where pi = 1, every rank reads the edges of all chunks.
-    """
-    mine = block_map.grid.place_of(rank)
-    is_tile = block_map.arrangement == "summa"
-    rows = block_map.chunks_where(lambda place: place.i == mine.i or (is_tile and place.i == mine.j))
-    needed: dict[int, Sequence[str]] = dict.fromkeys(rows, EDGE_ARRAYS)
-    for peer in block_map.grid.line(rank, "j"):
-        needed |= dict.fromkeys(block_map.chunks.chunks_of(peer), (*EDGE_ARRAYS, "node_ids"))
-    if is_tile:
-        needed = dict.fromkeys(needed, (*EDGE_ARRAYS, "node_ids"))
-    return needed | dict.fromkeys(block_map.chunks.chunks_of(rank), (*EDGE_ARRAYS, *NODE_ARRAYS))
-
-
-def edges_of_block(read: Callable[[int], Chunk], block_map: BlockMap, rank: int) -> Edges:
-    """Returns the edges of a rank's block."""
-    mine = block_map.grid.place_of(rank)
-    senders = block_map.chunks_where(lambda place: block_map.has_columns_of(mine, place))
-    return edges_between(read, block_map.chunks, senders, block_map.chunks_where(lambda place: place.i == mine.i))
-
-
-def edges_between(
-    read: Callable[[int], Chunk], chunk_map: ChunkMap, senders: Sequence[int], receivers: Sequence[int]
-) -> Edges:
+def edges_between(read: Read, chunk_map: ChunkMap, senders: Sequence[int], receivers: Sequence[int]) -> Edges:
     """Returns the edges from chunks to chunks, reading no others of them."""
     starts = chunk_map.chunk_starts
     sources, destinations = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -258,25 +243,6 @@ def edges_between(
     return np.concatenate(sources), np.concatenate(destinations), torch.cat(weights) if weights else None
 
 
-def _loops_at_home(read: Callable[[int], Chunk], block_map: BlockMap, rank: int, edges: Edges) -> Edges:
-    """Returns the edges with the loops of the own rows, wherever those belong, and without those of others' rows."""
-    own = block_map.chunks.chunks_of(rank)
-    at_home = edges_between(read, block_map.chunks, own, own)
-
-    def where(edges: Edges, chosen: NDArray[np.bool_]) -> Edges:
-        sources, destinations, weight = edges
-        return sources[chosen], destinations[chosen], None if weight is None else weight[torch.from_numpy(chosen)]
-
-    others = where(edges, edges[0] != edges[1])
-    loops = where(at_home, at_home[0] == at_home[1])
-    weights = [weight for weight in (others[2], loops[2]) if weight is not None]
-    return (
-        np.concatenate([others[0], loops[0]]),
-        np.concatenate([others[1], loops[1]]),
-        torch.cat(weights) if weights else None,
-    )
-
-
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Returns the first and last of each run of numbers that follow each other."""
     runs: list[tuple[int, int]] = []
@@ -296,3 +262,8 @@ def _that_occur(places: NDArray[np.int64], first: int, end: int, num_places: int
     occurs[places] = True
     occurs[first:end] = False
     return np.flatnonzero(occurs)
+
+
+def as_numbers(weight: Tensor | None) -> FloatArray | None:
+    """Returns the weights of edges as operators take them."""
+    return None if weight is None else weight.detach().double().numpy()

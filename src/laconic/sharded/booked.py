@@ -5,11 +5,11 @@ from typing import Literal, final
 import numpy as np
 from torch import Tensor
 
-from laconic.comm.arriving import Arrived
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.schedules import Measured
-from laconic.sharded.axis import Arrival, Axis
+from laconic.sharded.axis import Axis
 from laconic.sharded.cut import Cut, Way
 from laconic.sharded.rates import Exchanged, RatePlan
 
@@ -67,15 +67,15 @@ class _Booked(Axis):
     def num_others(self) -> int:
         return 0
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         return self._book(x, "forward" if self._way == "fetch" else "backward")
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._book(partial, "backward" if self._way == "fetch" else "forward")
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         pass
 
-    def _book(self, rows: Tensor, direction: Literal["forward", "backward"]) -> Arrival:
+    def _book(self, rows: Tensor, direction: Literal["forward", "backward"]) -> Pending[Tensor]:
         self._coder.book(Exchanged(self._layer, direction, rows.shape[1], rows.dtype, self._way))
-        return Arrived(rows.new_empty(0, rows.shape[1]))
+        return Pending.done(rows.new_empty(0, rows.shape[1]))

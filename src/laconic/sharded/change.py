@@ -19,9 +19,9 @@ from laconic.comm.exchange import RowExchange
 from laconic.comm.splits import Splits
 from laconic.graph import Adjacency, Shard
 from laconic.graph.change import GraphChange, check_change, refuse_change
-from laconic.kernels.compress import compress_edges
 from laconic.launching.agreement import check_agreement
-from laconic.sharded.homes import Homes, Numbers
+from laconic.sharded.block import compressed
+from laconic.sharded.node_owners import NodeOwners, Numbers
 from laconic.sharded.placement import Placement, at_destinations
 
 # Shapes: N owned rows, H halo rows, E edges, P ranks
@@ -57,8 +57,8 @@ def change_placement(
     """Returns the placement of this rank after `change`; all ranks call it together, with the same change.
 
     It leaves the placement before as it is. What cannot be done raises the same error on all ranks.
-    Traffic: as in `Homes.find`, 8 bytes for each halo row that is new or goes, and a few numbers; with `keep_features`
-    the features of new halo rows, or of all of them at the first change. Phase "setup".
+    Traffic: as in `NodeOwners.find`, 8 bytes for each halo row that is new or goes, and a few numbers; with
+    `keep_features` the features of new halo rows, or of all of them at the first change. Phase "setup".
 
     Args:
         num_classes: of the graph.
@@ -77,8 +77,8 @@ def change_placement(
         )
     with communicator.ledger.phase("setup"):
         own = Numbers(placement.shard.node_ids.numpy())
-        homes = Homes.find(change, own, placement.shard.num_owned, communicator)
-        step = _Step(placement, change, homes)
+        owners = NodeOwners.find(change, own, placement.shard.num_owned, communicator)
+        step = _Step(placement, change, owners)
         sizes = step.check_splits()
         kept_sent, exchange = step.agree_on_exchange()
         own_sizes = torch.tensor([exchange.num_owned, exchange.num_received])
@@ -105,21 +105,21 @@ def change_placement(
 class _Step:
     """One change of one rank's share: what stays, what comes, and its new numbers."""
 
-    def __init__(self, placement: Placement, change: GraphChange, homes: Homes) -> None:
+    def __init__(self, placement: Placement, change: GraphChange, owners: NodeOwners) -> None:
         self._placement = placement
         self._change = change
-        self._homes = homes
+        self._owners = owners
         self._rank = placement.communicator.rank
         shard = placement.shard
         self._columns = Numbers(shard.source_ids.numpy())
         is_leaving = np.isin(shard.source_ids.numpy(), change.remove_nodes.numpy())
         self._kept_rows = np.flatnonzero(~is_leaving[: shard.num_owned])
-        self._new_here = np.flatnonzero(homes.of(change.new_ids.numpy()) == self._rank)
+        self._new_here = np.flatnonzero(owners.of(change.new_ids.numpy()) == self._rank)
         self._node_ids = np.concatenate(
             [shard.node_ids.numpy()[self._kept_rows], change.new_ids.numpy()[self._new_here]]
         )
         self._edge_is_kept = self._find_kept_edges(is_leaving)
-        self._added = np.flatnonzero(homes.of(change.add_edges.numpy()[1]) == self._rank)
+        self._added = np.flatnonzero(owners.of(change.add_edges.numpy()[1]) == self._rank)
         self._number_columns()
 
     def _find_kept_edges(self, is_leaving: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -128,7 +128,7 @@ class _Step:
         rows, columns = adjacency.row_of_edge.astype(np.int64), adjacency.indices
         is_kept = ~is_leaving[rows] & ~is_leaving[columns]
         edges = self._change.remove_edges.numpy()
-        here = np.flatnonzero(self._homes.of(edges[1]) == self._rank)
+        here = np.flatnonzero(self._owners.of(edges[1]) == self._rank)
         places = self._columns.of(edges[0][here]), self._columns.of(edges[1][here])
         found = _find_each(rows * adjacency.num_columns + columns, places[1] * adjacency.num_columns + places[0])
         missing = here[(found < 0) | (places[0] < 0)]
@@ -152,9 +152,9 @@ class _Step:
         is_used[shard.adjacency.indices[self._edge_is_kept]] = True
         places = self._columns.of(sources)
         is_used[places[places >= 0]] = True
-        is_new = (places < 0) & (self._homes.of(sources) != self._rank)
+        is_new = (places < 0) & (self._owners.of(sources) != self._rank)
         new_ids = np.unique(sources[is_new])
-        new_ranks = self._homes.of(new_ids)
+        new_ranks = self._owners.of(new_ids)
         ends = num_owned + np.append(0, np.cumsum(splits.receive))
         self.kept_received = [np.flatnonzero(is_used[ends[peer] : ends[peer + 1]]) for peer in range(num_ranks)]
         old_ids = np.split(shard.halo_ids.numpy(), np.cumsum(splits.receive)[:-1])
@@ -261,14 +261,12 @@ class _Step:
         # Old edges first: of equal ones, the oldest stays the first.
         sources = np.append(column_of_old[adjacency.indices[kept]], added[0])
         rows = np.append(column_of_old[adjacency.row_of_edge[kept]], added[1])
-        indptr, indices, order = compress_edges(sources, rows, len(self._node_ids), len(source_ids))
         weight = shard.edge_weight
         if weight is not None:
             weight = weight[torch.from_numpy(kept)]
             if change.add_weights is not None:
                 weight = torch.cat([weight, change.add_weights[torch.from_numpy(self._added)].to(weight.dtype)])
-            weight = weight[torch.from_numpy(order.astype(np.int64))]
-        return Adjacency(indptr, indices, len(source_ids)), weight
+        return compressed((sources, rows, weight), (len(self._node_ids), len(source_ids)))
 
 
 def _find_each(keys: IntArray, wanted: IntArray) -> IntArray:

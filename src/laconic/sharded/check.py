@@ -1,7 +1,7 @@
 """What a grid can share: fixed operators always, attention where features are whole, others where rows of edges are."""
 
 from torch import nn
-from torch_geometric.nn import APPNP, GATConv, GATv2Conv, MessagePassing
+from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
 from laconic.attach import why_no_kernel
 from laconic.attach.fixed_operators import why_not_fixed
@@ -26,23 +26,6 @@ def check_convolutions(model: nn.Module, grid: Grid) -> None:
             f"({reason}), which {grid} cannot share. Use {where}; or torch_geometric.nn's own GCNConv, "
             f"SAGEConv (mean, sum), GINConv, GraphConv, SGConv or APPNP, which are."
         )
-
-
-def check_symmetric_convolutions(model: nn.Module) -> None:
-    """Raises UnsupportedModelError for convolutions whose matrix is not symmetric on an undirected graph."""
-    for name, module in model.named_modules():
-        if not isinstance(module, MessagePassing):
-            continue
-        reason = ""
-        if module.aggr == "mean":
-            reason = "divides each row by its own degree"
-        elif isinstance(module, APPNP) and module.dropout > 0:
-            reason = "drops edges one way"
-        if reason:
-            raise UnsupportedModelError(
-                f"{name or 'the model'} is a {type(module).__name__}, whose matrix is not its own transpose, since it "
-                f'{reason}: 2d_summa(symmetric=True) cannot train it. Use grid="2d_summa", which needs no symmetry.'
-            )
 
 
 def _is_attention(conv: nn.Module) -> bool:

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from laconic.comm.codecs import Codec
-from laconic.comm.coded_exchange import CodedExchange, Errors, Place
+from laconic.comm.coded_exchange import CodedExchange, Errors, ExchangeKey
 from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.message_sizes import Counts, Rates
+from laconic.comm.pending import Pending
 from laconic.comm.schedules import Line, Measured
-from laconic.comm.schedules.base import OfLine
+from laconic.comm.schedules.base import LineMeasure
 from laconic.errors import CheckpointError
 from laconic.gradients.shared import SharedGradients
-from laconic.sharded.axis import Arrival, Axis, AxisExchange
+from laconic.sharded.axis import Axis, AxisExchange
 from laconic.sharded.coding import Coding
 from laconic.sharded.measured_tensors import from_tensors, to_tensors
 from laconic.sharded.placement import Placement
@@ -111,7 +112,7 @@ class ExchangeCoder:
         self._calls[layer] = call + 1
         if layer not in self._rates:
             self._rates[layer] = self.plan.rates(self._epoch, layer, self.measured)
-        at = (Place(self._seed, self._epoch, self._step, layer, call), self._rates[layer])
+        at = (ExchangeKey(self._seed, self._epoch, self._step, layer, call), self._rates[layer])
         return _Fetching(self.fetch.route(*at), self.fetch.exchange), _Folding(self.fold.route(*at), self._fold_lists)
 
     @property
@@ -151,7 +152,7 @@ class ExchangeCoder:
             told = communicator.all_gather(torch.tensor([[list(one) for one in row] for row in own]).double())
         costs, pairs = self.plan.costs, list(zip(*np.nonzero(self.plan.counts), strict=True))
         lines = {
-            Line(layer, int(sender), int(receiver)): OfLine(
+            Line(layer, int(sender), int(receiver)): LineMeasure(
                 float(self._rates[layer][sender, receiver]), *told[sender, number, receiver].tolist()
             )
             for number, layer in enumerate(layers)
@@ -249,10 +250,10 @@ class _CodedAxis(Axis):
 class _Fetching(_CodedAxis):
     """Rows go forward, gradients come back."""
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start(x)
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start_back(partial)
 
 
@@ -260,8 +261,8 @@ class _Fetching(_CodedAxis):
 class _Folding(_CodedAxis):
     """Sums go forward, gradients of rows come back."""
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start_back(x.detach().index_select(0, self._lists.send_rows))
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._route.start(partial)

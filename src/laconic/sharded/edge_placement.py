@@ -24,10 +24,10 @@ from laconic.comm.splits import Splits
 from laconic.graph import Adjacency
 from laconic.kernels.compress import as_indices, compress_edges
 from laconic.sharded.axis import AxisExchange
-from laconic.sharded.block import Quarters
 from laconic.sharded.cover import cover_of_pair
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement, at_destinations
+from laconic.sharded.quarters import Quarters
 
 # Shapes: N owned rows, H halo rows, E edges from halo rows, P ranks
 

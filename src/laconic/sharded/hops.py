@@ -21,15 +21,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.comm.arriving import Decoded
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.graph import Adjacency, Shard
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.compress import as_indices, compress_edges
-from laconic.sharded.axis import Arrival, AxisExchange, PlacedAxis
+from laconic.sharded.axis import AxisExchange, PlacedAxis
 from laconic.sharded.chunk_map import by_owner
 from laconic.sharded.normalize import BlockOperators
 
@@ -56,12 +56,12 @@ class HopAxis(PlacedAxis):
     def num_others(self) -> int:
         return self._rows.num_others + self._num_empty
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         coming = self._rows.start_expand(x, widest)
         empty = x.detach()[:1].expand(self._num_empty, -1)
-        return Decoded(lambda: torch.cat([coming.wait(), empty])) if self._num_empty else coming
+        return coming.then(lambda rows: torch.cat([rows, empty])) if self._num_empty else coming
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         raise AssertionError("sums of rows that are computed here stay here")
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from laconic.comm.schedules import Line, Measured
-from laconic.comm.schedules.base import OfLine
+from laconic.comm.schedules.base import LineMeasure
 
 # Shapes: K epochs, L lines
 _ABSENT = float("nan")
@@ -17,7 +17,7 @@ def to_tensors(measured: tuple[Measured, ...]) -> dict[str, Tensor]:
     if not measured:
         return {}
     lines = sorted({line for one in measured for line in one.lines})
-    absent = OfLine(_ABSENT, _ABSENT, _ABSENT)
+    absent = LineMeasure(_ABSENT, _ABSENT, _ABSENT)
     totals = [[one.loss, one.gradient_norm, one.gradient_change, one.num_bytes] for one in measured]
     of_lines = [[one.lines.get(line, absent) for line in lines] for one in measured]
     return {
@@ -39,7 +39,7 @@ def from_tensors(tensors: Mapping[str, Tensor], *, with_lines: bool) -> tuple[Me
     found = []
     rows = zip(tensors["measured.totals"].tolist(), tensors["measured.of_lines"].tolist(), strict=True)
     for (loss, gradient_norm, gradient_change, num_bytes), values in rows:
-        known = {line: OfLine(*one) for line, one in zip(lines, values, strict=True) if one[0] == one[0]}
+        known = {line: LineMeasure(*one) for line, one in zip(lines, values, strict=True) if one[0] == one[0]}
         lines_here = known if with_lines else {}
         found.append(Measured(loss, gradient_norm, gradient_change, int(num_bytes), lines_here))
     return tuple(found)

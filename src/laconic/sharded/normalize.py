@@ -13,9 +13,9 @@ from laconic.graph import Adjacency
 from laconic.graph.normalize import inverse_square_root
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.sharded.axis import Axis, LineAxis, PlacedAxis
-from laconic.sharded.block import Quarters
 from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.product import ShardedOperators
+from laconic.sharded.quarters import Quarters
 
 # Shapes: N nodes of the own block, R rows, C columns, E edges
 

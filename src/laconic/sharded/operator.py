@@ -16,11 +16,11 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from laconic.comm.arriving import Arrived
+from laconic.comm.pending import Pending
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import LinearOperator
 from laconic.graph.operators.slices import columns_of, rows_of
-from laconic.sharded.axis import Arrival, Axis, AxisExchange, Stage
+from laconic.sharded.axis import Axis, AxisExchange, Stage
 from laconic.sharded.product import ShardedMatrix
 
 # Shapes: N rows of the own block, F features
@@ -75,7 +75,7 @@ class ShardedOperator(ShardedMatrix):
             meanwhile: called while rows and sums travel, with the rows of M x as far as they are known here, (N, F).
             fetched: the rows that `columns` would fetch, where they are here already, on all ranks.
         """
-        fetching = self.columns.start_expand(x, widest) if fetched is None else Arrived(fetched)
+        fetching = self.columns.start_expand(x, widest) if fetched is None else Pending.done(fetched)
         partial = self.other_own.multiply(x)
         # Sums for others leave as soon as they are whole; the own ones are made meanwhile.
         needs_others = self.other_other.adjacency.num_edges > 0
@@ -110,7 +110,7 @@ class ShardedOperator(ShardedMatrix):
         return out
 
     def _fold_staged(self, sums_of: Callable[[Stage], Tensor], out: Tensor, widest: int, rows: AxisExchange) -> None:
-        before: tuple[Stage, Arrival] | None = None
+        before: tuple[Stage, Pending[Tensor]] | None = None
         for stage in rows.stages:
             sums = sums_of(stage)
             if before is not None:

@@ -9,30 +9,23 @@ Edges at the owner of v are halo exchange (nothing to fold), edges at the owner 
 fetch), edges in blocks are the process grids.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Grid
-from laconic.errors import ConfigError
 from laconic.graph import Shard
-from laconic.graph.operators.linear import FloatArray
-from laconic.sharded.axis import Axis, AxisExchange, LineAxis, PlacedAxis, wanted_of_line
-from laconic.sharded.block import Block, BlockMap, edges_of_block, read_block, read_tile
+from laconic.sharded.axis import AxisExchange, LineAxis, PlacedAxis
+from laconic.sharded.block import BlockMap, Read, as_numbers
 from laconic.sharded.hops import Hop
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.product import ShardedOperators
-from laconic.sharded.replicated import ReplicatedAxis
-from laconic.sharded.summa import LARGEST_GROUP, SummaAxes, SummaOperators
 from laconic.sharded.swap import NoSwap, Swap, SwapExchange
-from laconic.sharded.symmetry import check_symmetric
 from laconic.store import Chunk
 
 # Shapes: N own rows, B nodes of the own block (B = N where pj = 1), H halo rows, E edges
@@ -125,7 +118,7 @@ def at_destinations(
         shard=shard,
         communicator=communicator,
         grid=Grid(pi=communicator.num_ranks),
-        operators=BlockOperators(shard.adjacency, num_rows, _as_numbers(weight), columns, rows),
+        operators=BlockOperators(shard.adjacency, num_rows, as_numbers(weight), columns, rows),
         sources=columns,
         row_ids=shard.node_ids,
         column_ids=shard.source_ids,
@@ -139,12 +132,11 @@ def at_destinations(
 
 
 def place(
-    read: Callable[[int], Chunk],
+    read: Read,
     block_map: BlockMap,
     communicator: Communicator,
     *,
     is_sparse: bool = True,
-    is_for_symmetric: bool = False,
     is_staged: bool = False,
 ) -> Placement:
     """Returns the placement of this rank; all ranks call it together. A rank may have no node at all.
@@ -154,16 +146,11 @@ def place(
 
     Args:
         read: opens a chunk by its number.
+        block_map: which rows and edges are whose; a paper's layout has a map of its own.
         is_sparse: exchange only rows that some edge needs.
-        is_for_symmetric: the backward pass takes the matrix for its own transpose, where edges travel.
         is_staged: rows travel from rank to rank, one block after the other, so that only two are in memory.
     """
     grid, rank = block_map.grid, communicator.rank
-    if block_map.arrangement == "summa" and max(block_map.block_sizes) > LARGEST_GROUP:
-        raise ConfigError(
-            f"In 2d_summa edges travel as numbers of 32 bits within groups of rows, and with pi={grid.pi} a group has "
-            f'{max(block_map.block_sizes)} rows, more than 2^31 - 1. Use grid="2d", whose edges stay, or more ranks.'
-        )
     own = {number: read(number) for number in block_map.chunks.chunks_of(rank)}
     chunks = list(own.values())
 
@@ -173,10 +160,7 @@ def place(
     line = [number for peer in grid.line(rank, "j") for number in block_map.chunks.chunks_of(peer)]
     line_ids = _join([read_once(number).tensor("node_ids") for number in line])
     with communicator.ledger.phase("setup"):
-        if block_map.arrangement == "summa":
-            held = _hold_cut_both_ways(read_once, block_map, communicator, line_ids, is_for_symmetric=is_for_symmetric)
-        else:
-            held = _hold_block(read_once, block_map, communicator, line_ids, is_sparse=is_sparse, is_staged=is_staged)
+        held = block_map.hold(read_once, communicator, line_ids, is_sparse=is_sparse, is_staged=is_staged)
         train_mask = _join([chunk.tensor("train_mask") for chunk in chunks])
         num_train = communicator.all_reduce(torch.tensor([int(train_mask.sum())]))
         largest = communicator.all_reduce(torch.tensor([held.num_columns]), op="max")
@@ -208,90 +192,6 @@ def place(
         num_nodes=sum(block_map.own_sizes),
         num_train=int(num_train),
     )
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Held:
-    """The edges of a rank, and the ids of their ends."""
-
-    operators: ShardedOperators
-    sources: PlacedAxis | None
-    weight: Tensor | None
-    row_ids: Tensor
-    column_ids: Tensor
-    num_columns: int
-
-
-def _hold_block(
-    read: Callable[[int], Chunk],
-    block_map: BlockMap,
-    communicator: Communicator,
-    line_ids: Tensor,
-    *,
-    is_sparse: bool,
-    is_staged: bool,
-) -> _Held:
-    block = read_block(read, block_map, communicator.rank, is_sparse=is_sparse)
-    columns, rows = _axes(block, block_map, communicator, is_sparse=is_sparse)
-    column_ids, row_ids = (torch.cat([line_ids, _gather_ids(axis, line_ids)]) for axis in (columns, rows))
-    operators = BlockOperators(block.adjacency, block.num_own, _as_numbers(block.weight), columns, rows, is_staged)
-    return _Held(operators, columns, block.weight, row_ids, column_ids, block.adjacency.num_columns)
-
-
-def _hold_cut_both_ways(
-    read: Callable[[int], Chunk],
-    block_map: BlockMap,
-    communicator: Communicator,
-    line_ids: Tensor,
-    *,
-    is_for_symmetric: bool,
-) -> _Held:
-    grid, mine = block_map.grid, block_map.grid.place_of(communicator.rank)
-    if is_for_symmetric:
-        check_symmetric(edges_of_block(read, block_map, communicator.rank), communicator)
-    block, weight = read_tile(read, block_map, row=mine.i, column=mine.j)
-    mate, mate_weight = (None, None) if is_for_symmetric else read_tile(read, block_map, row=mine.j, column=mine.i)
-    column_ids = _join([read(number).tensor("node_ids") for number in block_map.chunks_where(lambda p: p.i == mine.j)])
-    sizes = communicator.all_gather(torch.tensor([block.num_edges, 0 if mate is None else mate.num_edges]))
-    operators = SummaOperators(
-        adjacency=block,
-        mate=mate,
-        weights=_as_numbers(weight),
-        mate_weights=_as_numbers(mate_weight),
-        ids=(line_ids, column_ids),
-        is_on_diagonal=mine.i == mine.j,
-        axes=SummaAxes.of(communicator, grid, block_map.block_sizes, sizes.numpy()),
-    )
-    num_columns = int(block_map.chunks.rank_starts[-1])
-    # The shard's edges are those from one column group: the ids of that one.
-    return _Held(operators, None, weight, line_ids, torch.cat([line_ids, column_ids]), num_columns)
-
-
-def _axes(
-    block: Block, block_map: BlockMap, communicator: Communicator, *, is_sparse: bool
-) -> tuple[PlacedAxis, AxisExchange]:
-    """Returns how rows for columns are gathered, along i, and how sums for rows are scattered, along k."""
-    grid, rank, blocks = block_map.grid, communicator.rank, block_map.blocks
-
-    def along(axis: Literal["i", "k"], others: NDArray[np.int64]) -> AxisExchange:
-        if not is_sparse:
-            return AxisExchange.dense(communicator, grid, axis, block_map.block_sizes)
-        wanted = wanted_of_line(grid, rank, axis, others, blocks)
-        return AxisExchange.sparse(communicator, wanted, block.num_own, grid.line(rank, axis))
-
-    if block_map.arrangement == "replicated":
-        columns = ReplicatedAxis.of(communicator, block_map, block.other_columns, is_sparse=is_sparse)
-        return columns, along("k", block.other_rows)
-    return along("i", block.other_columns), along("k", block.other_rows)
-
-
-def _gather_ids(axis: Axis, ids: Tensor) -> Tensor:
-    return axis.start_expand(ids.unsqueeze(1), 1).wait().squeeze(1)
-
-
-def _as_numbers(weight: Tensor | None) -> FloatArray | None:
-    return None if weight is None else weight.detach().double().numpy()
 
 
 def _join(pieces: list[Tensor]) -> Tensor:

@@ -1,4 +1,7 @@
-"""A matrix on ranks: products forward and backward, and the factory of matrices. Members: operator.py, summa.py."""
+"""A matrix on ranks: products forward and backward, and the factory of matrices.
+
+Members: operator.py, and papers/cagnet/summa.py.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Grid, all_grids
 from laconic.sharded.axis import wanted_of_line
-from laconic.sharded.block import BlockMap, edges_of_block
+from laconic.sharded.block import BlockMap
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.store import Chunk
 
@@ -89,7 +89,7 @@ class _Counts:
         rank, num_ranks, starts = communicator.rank, communicator.num_ranks, chunk_map.rank_starts
         first, end = int(starts[rank]), int(starts[rank + 1])
         one_axis = BlockMap(Grid(pi=num_ranks), chunk_map)
-        sources, destinations, _ = edges_of_block(read, one_axis, rank)
+        sources, destinations, _ = one_axis.edges_of(read, rank)
         owner = np.searchsorted(starts, sources, side="right") - 1
         num_edges = np.bincount(owner, minlength=num_ranks)
         if not is_sparse:
@@ -109,8 +109,8 @@ class _Counts:
 
     def along(self, grid: Grid) -> NDArray[np.int64]:
         """Returns how many own rows go to each place along i, and come as sums from each place along k, (2, P)."""
-        place = grid.place_of(self.rank)
-        places = [grid.place_of(rank) for rank in range(grid.num_ranks)]
+        place = grid.coordinates_of(self.rank)
+        places = [grid.coordinates_of(rank) for rank in range(grid.num_ranks)]
         found = np.zeros((2, grid.num_ranks), np.int64)
         for i in set(range(grid.pi)) - {place.i}:
             found[0, i] = self.has_edge_to[:, [other.i == i for other in places]].any(1).sum()

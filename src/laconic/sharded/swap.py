@@ -36,7 +36,7 @@ def swap_splits(grid: Grid, rank: int, sizes: list[int], width: int) -> Splits:
     Args:
         sizes: own rows of each rank.
     """
-    bounds, mine = slice_bounds(width, grid.pj), grid.place_of(rank).j
+    bounds, mine = slice_bounds(width, grid.pj), grid.coordinates_of(rank).j
     send, receive = [0] * grid.num_ranks, [0] * grid.num_ranks
     for j, peer in enumerate(grid.line(rank, "j")):
         send[peer] = sizes[rank] * (bounds[j + 1] - bounds[j])
@@ -99,7 +99,7 @@ class SwapExchange(Swap):
     def split(self, x: Tensor) -> Tensor:
         rank, pj, width = self._communicator.rank, self._grid.pj, x.shape[1]
         check_width(width, pj)
-        bounds, mine = slice_bounds(width, pj), self._grid.place_of(rank).j
+        bounds, mine = slice_bounds(width, pj), self._grid.coordinates_of(rank).j
         words = torch.cat([x[:, bounds[j] : bounds[j + 1]].reshape(-1) for j in range(pj)])
         splits = swap_splits(self._grid, rank, self._sizes, width)
         return self._communicator.all_to_all(words, splits).view(-1, bounds[mine + 1] - bounds[mine])
@@ -131,7 +131,7 @@ class BookedSwap(Swap):
     def split(self, x: Tensor) -> Tensor:
         check_width(x.shape[1], self._grid.pj)
         book(self._ledger, self._splits(x.shape[1]), x.itemsize)
-        bounds, mine = slice_bounds(x.shape[1], self._grid.pj), self._grid.place_of(self._ledger.rank).j
+        bounds, mine = slice_bounds(x.shape[1], self._grid.pj), self._grid.coordinates_of(self._ledger.rank).j
         return x[:, bounds[mine] : bounds[mine + 1]].contiguous()
 
     def join(self, rows: Tensor, width: int) -> Tensor:

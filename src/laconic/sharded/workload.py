@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from laconic.attach import attach, detached_copy
 from laconic.attach.forward import run_model
-from laconic.comm.arriving import Arrived
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.comm.transport.local import LocalTransport
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Graph, Shard
 from laconic.sharded.aggregator import ShardedAggregator
-from laconic.sharded.axis import Arrival, BookedAxis, PlacedAxis
+from laconic.sharded.axis import BookedAxis, PlacedAxis
 from laconic.sharded.check import check_convolutions
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement
@@ -97,10 +97,10 @@ class _NotingAxis(PlacedAxis):
     def num_others(self) -> int:
         return 0
 
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
+    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
         return self._note(x)
 
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
+    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._note(partial)
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
@@ -109,9 +109,9 @@ class _NotingAxis(PlacedAxis):
     def booked(self, ledger: Ledger) -> "_NotingAxis":
         return self
 
-    def _note(self, rows: Tensor) -> Arrival:
+    def _note(self, rows: Tensor) -> Pending[Tensor]:
         self.widths.append(rows.shape[1])
-        return Arrived(rows.new_empty(0, rows.shape[1]))
+        return Pending.done(rows.new_empty(0, rows.shape[1]))
 
 
 def _noted_widths(model: nn.Module, placement: Placement) -> tuple[list[int], list[int]]:

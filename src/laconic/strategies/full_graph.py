@@ -16,9 +16,11 @@ from laconic.errors import ConfigError, StoreError
 from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement, check_all_ready
 from laconic.launching.environment import rank_environment
+from laconic.papers.cagnet.layouts import block_map_of
+from laconic.papers.cagnet.symmetry import check_symmetric_convolutions
 from laconic.sharded.axis import AxisExchange
-from laconic.sharded.block import BlockMap, arrays_of_block
-from laconic.sharded.check import check_convolutions, check_symmetric_convolutions
+from laconic.sharded.block import BlockMap
+from laconic.sharded.check import check_convolutions
 from laconic.sharded.coding import Coding
 from laconic.sharded.edge_placement import EdgePlace, with_edges_at
 from laconic.sharded.placement import Placement, place
@@ -103,14 +105,13 @@ class FullGraph(Strategy):
             plan = self._plan(source, chunks, communicator, run.model)
             block_map = BlockMap(plan.best.grid, chunks.chunk_map)
         else:
-            block_map = BlockMap(layout.of(communicator.num_ranks), chunks.chunk_map, layout.arrangement)
+            block_map = block_map_of(layout, communicator.num_ranks, chunks.chunk_map)
         check_all_ready(communicator, _lacking(chunks, block_map, communicator.rank))
         placement = place(
             chunks.open,
             block_map,
             communicator,
             is_sparse=self.is_sparse,
-            is_for_symmetric=layout is not None and layout.is_for_symmetric,
             is_staged=self.staged,
         )
         placement = self._with_edges(placement, layout, run.model)
@@ -140,12 +141,12 @@ class FullGraph(Strategy):
 
     def _check_layout(self, layout: Layout, grid: Grid) -> None:
         """Raises ConfigError where a codec, or stages, are asked for in a layout that has none."""
-        if is_coded(self.codec, grid.num_ranks) and (layout.arrangement != "blocks" or grid.pj > 1):
+        if is_coded(self.codec, grid.num_ranks) and (layout.is_as_published or grid.pj > 1):
             raise ConfigError(
                 f"codec {self.codec} is for whole rows and blocks that stay where they are, a grid with pj=1; "
                 f'grid="{self.grid}" has pj={grid.pj}. Use 1d, 1d_columns, 1.5d or 2d, or the codec identity.'
             )
-        if self.staged and layout.arrangement != "blocks":
+        if self.staged and layout.is_as_published:
             raise ConfigError(
                 f'grid="{self.grid}" moves whole blocks, as in its paper, and has no stages. Use 1d, 1.5d, 2d or '
                 f"another grid, or leave staged out."
@@ -203,8 +204,7 @@ class PlacedOnGrid(PlacedRows):
         super().check()
         model, placement, settings = self.run.model, self.placement, self.settings
         check_convolutions(model, placement.grid)
-        if settings.grid != "auto" and parse_grid(settings.grid).is_for_symmetric:
-            check_symmetric_convolutions(model)
+        check_symmetric_convolutions(model, settings.grid)
         check_coded(model, placement, settings.codec)
         if placement.grid.pj > 1:
             # Layers too narrow to be sliced show when they are tried.
@@ -217,7 +217,7 @@ class PlacedOnGrid(PlacedRows):
 def _lacking(chunks: Chunks, block_map: BlockMap, rank: int) -> str | None:
     """Returns what a rank lacks of what it has to read, in a sentence."""
     try:
-        for number, names in arrays_of_block(block_map, rank).items():
+        for number, names in block_map.arrays_of(rank).items():
             chunks.check(number, names)
     except StoreError as error:
         return str(error)

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from laconic.comm.codecs import parse_codec
-from laconic.comm.coded_exchange import CodedExchange, Place
+from laconic.comm.coded_exchange import CodedExchange, ExchangeKey
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.gather import gather_unequal_tensors
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.transport import run_ranks
 
 ROWS, WIDTH = 6, 16
@@ -29,16 +30,12 @@ class Watched:
         pending = self._inner.start_all_to_all(out, out_sizes, data, sizes)
         number = sum(event == "start" for event, _ in self.events)
         self.events.append(("start", number))
-        return WatchedPending(pending, self.events, number)
 
+        def wait():
+            self.events.append(("wait", number))
+            pending.wait()
 
-class WatchedPending:
-    def __init__(self, pending, events, number):
-        self._pending, self._events, self._number = pending, events, number
-
-    def wait(self):
-        self._events.append(("wait", self._number))
-        self._pending.wait()
+        return Pending(wait)
 
 
 def build(transport, text: str) -> CodedExchange:
@@ -62,7 +59,7 @@ def rows_of(rank: int, epoch: int) -> torch.Tensor:
 def exchange_once(coded: CodedExchange, epoch: int, rate: float = 4.0) -> tuple[torch.Tensor, torch.Tensor]:
     """There and back: halo rows, and gradients that are the rows of the rank that sends them."""
     rank, num_ranks = coded.communicator.rank, coded.communicator.num_ranks
-    route = coded.route(Place(0, epoch, 0, 1, 0), np.full((num_ranks, num_ranks), rate))
+    route = coded.route(ExchangeKey(0, epoch, 0, 1, 0), np.full((num_ranks, num_ranks), rate))
     halo = route.start(rows_of(rank, epoch)).wait()
     back = route.start_back(torch.cat([rows_of(rank, epoch)] * (num_ranks - 1))).wait()
     return halo, back

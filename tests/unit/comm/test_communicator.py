@@ -1,8 +1,7 @@
 import torch
 
-from laconic.comm import Communicator, Ledger, LocalTransport, Splits, Transport, run_ranks
+from laconic.comm import Communicator, Ledger, LocalTransport, Pending, Splits, Transport, run_ranks
 from laconic.comm.traffic import all_gather_traffic, all_reduce_traffic
-from laconic.comm.transport import Pending
 
 
 class CountingTransport:

@@ -10,7 +10,7 @@ from laconic.errors import ConfigError
 def test_every_rank_of_every_grid_has_a_place_of_its_own(num_ranks):
     for grid in all_grids(num_ranks):
         assert grid.num_ranks == num_ranks
-        places = [grid.place_of(rank) for rank in range(num_ranks)]
+        places = [grid.coordinates_of(rank) for rank in range(num_ranks)]
         assert len(set(places)) == num_ranks
         assert [grid.rank_at(*place) for place in places] == list(range(num_ranks))
 
@@ -26,7 +26,7 @@ def test_the_lines_along_an_axis_share_the_ranks_out(axis):
     lines = {tuple(grid.line(rank, axis)) for rank in range(24)}
     assert sorted(rank for line in lines for rank in line) == list(range(24))
     for line in lines:
-        places = [grid.place_of(rank)._asdict() for rank in line]
+        places = [grid.coordinates_of(rank)._asdict() for rank in line]
         assert [place[axis] for place in places] == list(range(len(line)))
         assert len({tuple(value for name, value in place.items() if name != axis) for place in places}) == 1
 

@@ -5,7 +5,7 @@ import torch
 
 from laconic.attach.aggregator import Linear
 from laconic.comm.communicator import Communicator
-from laconic.comm.grid import Arrangement, Grid
+from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.graph import Graph
@@ -38,7 +38,7 @@ def chunks_of(graph: Graph, num_ranks: int):
 
 
 def received_words(
-    graph: Graph, grid: Grid, width: int, *, is_sparse: bool, arrangement: Arrangement = "blocks"
+    graph: Graph, grid: Grid, width: int, *, is_sparse: bool, map_type: type[BlockMap] = BlockMap
 ) -> list[tuple[int, int]]:
     """Words that each rank received in one product, forward and backward."""
     num_ranks = grid.num_ranks
@@ -47,7 +47,7 @@ def received_words(
     def run(transport):
         ledger = Ledger(transport.rank)
         communicator = Communicator(transport, ledger)
-        placement = place(read, BlockMap(grid, chunk_map, arrangement), communicator, is_sparse=is_sparse)
+        placement = place(read, map_type(grid, chunk_map), communicator, is_sparse=is_sparse)
         aggregator = ShardedAggregator(placement)
         aggregator.begin(is_training=True)
         x = torch.ones(placement.shard.num_rows, width, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Which edges a rank reads and how it numbers them; and what it says of numbers that do not fit."""
+"""Which edges a rank reads and how it numbers them."""
 
 from types import SimpleNamespace
 
@@ -10,8 +10,8 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid, parse_grid
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
-from laconic.errors import ConfigError
-from laconic.sharded.block import EDGE_ARRAYS, BlockMap, arrays_of_block, read_block
+from laconic.papers.cagnet.layouts import block_map_of
+from laconic.sharded.block import EDGE_ARRAYS, BlockMap, make_block
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.sharded.placement import place
 
@@ -41,7 +41,7 @@ class Noting:
 def test_a_rank_reads_what_it_says_it_needs_and_nothing_else(preset, is_sparse):
     graph, layout = random_graph(40, 200), parse_grid(preset)
     read, chunk_map = chunks_of(graph, 4)
-    block_map = BlockMap(layout.of(4), chunk_map, layout.arrangement)
+    block_map = block_map_of(layout, 4, chunk_map)
 
     def run(transport):
         asked: dict[int, set[str]] = {}
@@ -54,7 +54,7 @@ def test_a_rank_reads_what_it_says_it_needs_and_nothing_else(preset, is_sparse):
         return asked
 
     for rank, asked in enumerate(run_ranks(4, run)):
-        needed = arrays_of_block(block_map, rank)
+        needed = block_map.arrays_of(rank)
         assert asked.keys() == needed.keys()
         for number, names in asked.items():
             assert names <= set(needed[number]), f"rank {rank}, chunk {number}"
@@ -65,7 +65,7 @@ def test_a_rank_reads_what_it_says_it_needs_and_nothing_else(preset, is_sparse):
 
 def test_two_of_four_chunks_are_enough_for_a_rank_of_two_by_two():
     _, chunk_map = chunks_of(random_graph(40, 200), 4)
-    needed = arrays_of_block(BlockMap(Grid(2, 2, 1), chunk_map), rank=2)
+    needed = BlockMap(Grid(2, 2, 1), chunk_map).arrays_of(rank=2)
     assert sorted(needed) == [2, 3]
     assert "x" in needed[2]
     assert "x" not in needed[3]
@@ -84,20 +84,8 @@ def test_places_beyond_32_bits_are_numbered_within_the_block():
         bridge_dst=np.array([0, 1, 1, 2], np.int32),
     )
     chunk_map = ChunkMap(np.array(sizes), np.arange(3))
-    block = read_block(lambda number: chunk, BlockMap(Grid(3, 1, 1), chunk_map), 0, is_sparse=True)
+    block_map = BlockMap(Grid(3, 1, 1), chunk_map)
+    block = make_block(block_map.edges_of(lambda number: chunk, 0), block_map, 0, is_sparse=True)
     assert block.other_columns.tolist() == [3 + 7, 3 + 2**31 - 1, 3 + 2**32 + 1, 3 + 2**32 + 3]
     assert block.adjacency.indices.tolist() == [2, 4, 3, 6, 5]
     assert block.adjacency.row_of_edge.tolist() == [0, 0, 1, 1, 2]
-
-
-def test_groups_that_32_bits_cannot_number_are_refused_where_edges_travel():
-    chunk_map = ChunkMap(np.full(4, 2**30), np.arange(4))
-    block_map = BlockMap(Grid(2, 1, 2), chunk_map, "summa")
-
-    def run(transport):
-        communicator = Communicator(transport, Ledger(transport.rank))
-        with pytest.raises(ConfigError, match=r"a group has 2147483648 rows, more than 2\^31 - 1. Use grid=\"2d\""):
-            place(lambda number: None, block_map, communicator, is_sparse=False)
-        return communicator.ledger.take(0)
-
-    assert run_ranks(4, run) == [[]] * 4

@@ -43,7 +43,7 @@ def test_the_edges_of_every_block_are_counted():
     graph = random_graph(50, 200)
     for sizes in sizes_of(graph, 4, is_sparse=True):
         grid, of_rank = sizes.grid, np.arange(50) * 4 // 50
-        i, k = np.array([grid.place_of(int(rank))[:2] for rank in of_rank]).T
+        i, k = np.array([grid.coordinates_of(int(rank))[:2] for rank in of_rank]).T
         sources, destinations = graph.edge_index.numpy()
         assert sizes.num_edges == np.bincount(i[destinations] * grid.pk + k[sources]).max()
 

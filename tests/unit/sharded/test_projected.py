@@ -13,10 +13,10 @@ from laconic.comm.exchange import RowExchange
 from laconic.graph import Adjacency
 from laconic.graph.operators.linear import LinearOperator
 from laconic.sharded.axis import AxisExchange
-from laconic.sharded.block import Quarters
 from laconic.sharded.operator import ShardedOperator
 from laconic.sharded.position import Position
 from laconic.sharded.projected import Exchanging, project_after, project_before
+from laconic.sharded.quarters import Quarters
 
 # The rows that each rank owns; the last one needs nothing of the first.
 OWNED = [slice(0, 5), slice(5, 7), slice(7, 15)]

@@ -48,7 +48,7 @@ class Costs:
         return sum(self.num_bytes(line, rate) for line in self.lines)
 
 
-class OfLine(NamedTuple):
+class LineMeasure(NamedTuple):
     """What an epoch showed of a line: its rate, the squared error of decoded rows, and the square of those rows."""
 
     rate: float
@@ -73,7 +73,7 @@ class Measured:
     gradient_norm: float
     gradient_change: float
     num_bytes: int
-    lines: dict[Line, OfLine]
+    lines: dict[Line, LineMeasure]
 
     @property
     def lost(self) -> float:

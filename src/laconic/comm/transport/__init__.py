@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 
-from laconic.comm.transport.base import DEFAULT_TIMEOUT_SECONDS, Pending, Reduction, Transport
+from laconic.comm.transport.base import DEFAULT_TIMEOUT_SECONDS, Reduction, Transport
 from laconic.comm.transport.local import LocalTransport
 from laconic.comm.transport.threads import ThreadTransport, run_ranks
 from laconic.comm.transport.torch import TorchTransport, connect
@@ -20,7 +20,6 @@ __all__ = [
     "DEFAULT_TIMEOUT_SECONDS",
     "TRANSPORTS",
     "LocalTransport",
-    "Pending",
     "Reduction",
     "ThreadTransport",
     "TorchTransport",

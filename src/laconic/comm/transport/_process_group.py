@@ -12,12 +12,12 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from laconic.comm.transport._telling import telling
 from laconic.errors import CommunicationError
-from laconic.ranks import Place, is_loopback
+from laconic.ranks import RankAddress, is_loopback
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
-def make_group(store: Store, place: Place, environment: Mapping[str, str], timeout: float) -> None:
+def make_group(store: Store, place: RankAddress, environment: Mapping[str, str], timeout: float) -> None:
     """Makes torch's default process group.
 
     Args:

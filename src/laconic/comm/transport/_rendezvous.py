@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from laconic.comm.transport._notes import left_key
 from laconic.comm.transport._telling import telling
 from laconic.errors import CommunicationError
-from laconic.ranks import Place, is_loopback, name_ranks
+from laconic.ranks import RankAddress, is_loopback, name_ranks
 
 _KNOCK_SECONDS = 0.1
 # A firewall drops what we send: another try costs nothing.
@@ -31,7 +31,7 @@ _OWN_RANKS = (
 )
 
 
-def open_store(place: Place, deadline: float) -> Store:
+def open_store(place: RankAddress, deadline: float) -> Store:
     """Returns the store in which ranks leave notes, before `deadline` on the monotonic clock."""
     listening = _listen(place) if place.keeps_store else None
     if listening is None:
@@ -53,7 +53,7 @@ def open_store(place: Place, deadline: float) -> Store:
         ) from error
 
 
-def meet(place: Place, deadline: float) -> Store:
+def meet(place: RankAddress, deadline: float) -> Store:
     """Returns the part of a store that belongs to this meeting, when all ranks have come to it."""
     while True:
         home = _enter(open_store(place, deadline), place)
@@ -62,7 +62,7 @@ def meet(place: Place, deadline: float) -> Store:
         time.sleep(_KNOCK_SECONDS)
 
 
-def _enter(store: Store, place: Place) -> Store | None:
+def _enter(store: Store, place: RankAddress) -> Store | None:
     """Returns the part of `store` for this meeting; None if it is that of a meeting before, which rank 0 still keeps.
 
     A launcher's store serves several meetings, one after the other; that of rank 0 serves one, and goes.
@@ -88,7 +88,7 @@ def _enter(store: Store, place: Place) -> Store | None:
     raise CommunicationError(message)
 
 
-def _wait_for_all(home: Store, place: Place, deadline: float) -> Store:
+def _wait_for_all(home: Store, place: RankAddress, deadline: float) -> Store:
     keys = [_here(rank) for rank in range(place.num_ranks)]
     where = f"{place.address} port {place.port}"
 
@@ -137,7 +137,7 @@ def join_existing() -> Store:
     return PrefixStore(f"laconic/{store.add(f'laconic/meetings/{dist.get_rank()}', 1)}", store)
 
 
-def _listen(place: Place) -> int:
+def _listen(place: RankAddress) -> int:
     """Returns the descriptor of a socket that listens for the other ranks."""
     try:
         family, _, _, _, where = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)[0]
@@ -162,7 +162,7 @@ def _listen(place: Place) -> int:
         ) from error
 
 
-def _knock(place: Place, deadline: float) -> None:
+def _knock(place: RankAddress, deadline: float) -> None:
     """Returns when somebody listens at the place; ranks may start before it does."""
     where = f"{place.address} port {place.port}"
     with telling(lambda: f"Rank {place.rank} waits for {place.keeper} at {where}: nobody answers there yet."):

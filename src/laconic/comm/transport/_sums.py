@@ -5,62 +5,24 @@ and sends the sum to all: 2 (P - 1) / P times the tensor, the least there is, an
 any number of ranks. Sums are in rank order, so that they are the same bit by bit on all ranks and in every run.
 """
 
-from collections.abc import Callable, Sequence
-from typing import final
+from collections.abc import Sequence
 
 from torch import Tensor
 
+from laconic.comm.pending import Pending
 from laconic.comm.transport._combine import combine_into
-from laconic.comm.transport.base import Pending, Reduction
+from laconic.comm.transport.base import Reduction
 
 
-@final
-class PendingSum(Pending):
-    """Tensors from each rank, then their sum.
+def then_sum(exchange: Pending[None], parts: Sequence[Tensor], out: Tensor, op: Reduction) -> Pending[None]:
+    """Returns the exchange, followed by the sum of what it brought.
 
     Args:
-        exchange: brings them.
-        parts: where they come, in rank order; used up.
+        exchange: brings a tensor from each rank.
+        parts: where the tensors come, in rank order; used up.
         out: becomes their sum; may be one of the parts.
     """
-
-    def __init__(self, exchange: Pending, parts: Sequence[Tensor], out: Tensor, op: Reduction) -> None:
-        self._exchange = exchange
-        self._parts: Sequence[Tensor] | None = parts
-        self._out = out
-        self._op = op
-
-    def wait(self) -> None:
-        if self._parts is not None:
-            self._exchange.wait()
-            combine_into(self._out, self._parts, self._op)
-            self._parts = None
-
-
-@final
-class TwoRounds(Pending):
-    """An operation whose second round begins when the first is over.
-
-    Args:
-        first: the first round.
-        start_second: starts the other.
-    """
-
-    def __init__(self, first: Pending, start_second: Callable[[], Pending]) -> None:
-        self._first = first
-        self._start_second = start_second
-        self._second: Pending | None = None
-
-    def begin_second(self) -> None:
-        """Waits for the first round, and starts the second; again at no cost."""
-        if self._second is None:
-            self._first.wait()
-            self._second = self._start_second()
-
-    def wait(self) -> None:
-        self.begin_second()
-        assert self._second is not None
-        self._second.wait()
+    return exchange.then(lambda _: combine_into(out, parts, op))
 
 
 def part_buffers(own: Tensor, rank: int, num_ranks: int) -> list[Tensor]:

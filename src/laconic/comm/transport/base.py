@@ -22,19 +22,12 @@ from typing import Literal, Self, final
 import torch
 from torch import Tensor
 
+from laconic.comm.pending import Pending
 from laconic.errors import CommunicationError
 
 Reduction = Literal["sum", "max", "min"]
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
-
-
-class Pending(ABC):
-    """An operation that was started."""
-
-    @abstractmethod
-    def wait(self) -> None:
-        """Blocks until the operation is done here; again at no cost. Raises CommunicationError if it cannot be."""
 
 
 class Transport(ABC):
@@ -55,23 +48,25 @@ class Transport(ABC):
         """What the next operations are for, in words; `Communicator` says it before each. The same on all ranks."""
 
     @abstractmethod
-    def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_all_to_all(
+        self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
+    ) -> Pending[None]:
         """Sends `sizes[r]` rows of `data` to each rank r, and fills `out` with `out_sizes[r]` rows from each."""
 
     @abstractmethod
-    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending[None]:
         """Replaces `tensor` by the sum, maximum or minimum over ranks, bit by bit the same on all of them."""
 
     @abstractmethod
-    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
+    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending[None]:
         """Fills `out`, (P, *data.shape), with the `data` of every rank; they are of equal shape."""
 
     @abstractmethod
-    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending[None]:
         """Cuts `data` into `sizes[r]` rows for each rank r, and fills `out` with the sum of its part, in rank order."""
 
     @abstractmethod
-    def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
+    def start_broadcast(self, tensor: Tensor, root: int) -> Pending[None]:
         """Replaces `tensor` by the one of rank `root`."""
 
     @abstractmethod
@@ -98,14 +93,6 @@ class Transport(ABC):
         if error is not None and not isinstance(error, CommunicationError):
             self.announce_failure(error)
         self.close()
-
-
-@final
-class Done(Pending):
-    """An operation that was over when it was started."""
-
-    def wait(self) -> None:
-        pass
 
 
 def describe(operation: str, tensor: Tensor | None) -> str:

@@ -6,7 +6,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from laconic.comm.transport.base import Done, Pending, Reduction, Transport
+from laconic.comm.pending import Pending
+from laconic.comm.transport.base import Reduction, Transport
 
 
 @final
@@ -16,23 +17,25 @@ class SilentTransport(Transport):
     def __init__(self, rank: int, num_ranks: int) -> None:
         super().__init__(rank, num_ranks, torch.device("cpu"))
 
-    def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_all_to_all(
+        self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
+    ) -> Pending[None]:
         out.zero_()
-        return Done()
+        return Pending.done(None)
 
-    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
-        return Done()
+    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending[None]:
+        return Pending.done(None)
 
-    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
+    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending[None]:
         out.copy_(data.expand_as(out))
-        return Done()
+        return Pending.done(None)
 
-    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending[None]:
         out.copy_(torch.split(data, list(sizes))[self.rank])
-        return Done()
+        return Pending.done(None)
 
-    def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
-        return Done()
+    def start_broadcast(self, tensor: Tensor, root: int) -> Pending[None]:
+        return Pending.done(None)
 
     def barrier(self) -> None:
         pass

@@ -20,10 +20,10 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
+from laconic.comm.pending import Pending
 from laconic.comm.transport._combine import combine
 from laconic.comm.transport._meeting import Call, MeetingPlace
 from laconic.comm.transport.base import (
-    Pending,
     Reduction,
     Transport,
     check_all_gather,
@@ -87,7 +87,9 @@ class ThreadTransport(Transport):
         # All ranks call alike, so the same number means the same operation.
         self._next_number = 0
 
-    def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_all_to_all(
+        self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
+    ) -> Pending[None]:
         check_all_to_all(self, out, out_sizes, data, sizes)
 
         def finish(calls: list[Call]) -> None:
@@ -97,13 +99,13 @@ class ThreadTransport(Transport):
         call = Call("all_to_all", (data.dtype, data.shape[1:]), data.clone(), tuple(sizes), tuple(out_sizes))
         return self._start(call, finish)
 
-    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending[None]:
         def finish(calls: list[Call]) -> None:
             tensor.copy_(combine([_data(call) for call in calls], op))
 
         return self._start(Call("all_reduce", (op, tensor.dtype, tensor.shape), tensor.clone()), finish)
 
-    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
+    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending[None]:
         check_all_gather(self, out, data)
 
         def finish(calls: list[Call]) -> None:
@@ -111,7 +113,7 @@ class ThreadTransport(Transport):
 
         return self._start(Call("all_gather", (data.dtype, data.shape), data.clone()), finish)
 
-    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending[None]:
         check_reduce_scatter(self, out, data, sizes)
 
         def finish(calls: list[Call]) -> None:
@@ -120,7 +122,7 @@ class ThreadTransport(Transport):
         setting = (f"rows for each {list(sizes)}", data.dtype, data.shape)
         return self._start(Call("reduce_scatter", setting, data.clone()), finish)
 
-    def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
+    def start_broadcast(self, tensor: Tensor, root: int) -> Pending[None]:
         def finish(calls: list[Call]) -> None:
             tensor.copy_(_data(calls[root]))
 
@@ -136,28 +138,13 @@ class ThreadTransport(Transport):
     def close(self) -> None:
         pass
 
-    def _start(self, call: Call, finish: Callable[[list[Call]], None]) -> Pending:
+    def _start(self, call: Call, finish: Callable[[list[Call]], None]) -> Pending[None]:
         number = self._next_number
         self._next_number += 1
         self._place.come(self.rank, number, replace(call, purpose=self.purpose))
-        return _ThreadPending(self._place, self.rank, number, finish)
+        return Pending(lambda: finish(self._place.wait(self.rank, number)))
 
 
 def _data(call: Call) -> Tensor:
     assert call.data is not None
     return call.data
-
-
-@final
-class _ThreadPending(Pending):
-    def __init__(self, place: MeetingPlace, rank: int, number: int, finish: Callable[[list[Call]], None]) -> None:
-        self._place = place
-        self._rank = rank
-        self._number = number
-        self._finish: Callable[[list[Call]], None] | None = finish
-
-    def wait(self) -> None:
-        if self._finish is not None:
-            calls = self._place.wait(self._rank, self._number)
-            self._finish(calls)
-            self._finish = None

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
+from laconic.comm.pending import Pending
 from laconic.comm.transport import _nccl as nccl
 from laconic.comm.transport._combine import combine_into
 from laconic.comm.transport._differences import Asked
@@ -24,11 +25,10 @@ from laconic.comm.transport._messages import Messages, Waiter, post_messages
 from laconic.comm.transport._notes import Notes, StoreGoneError
 from laconic.comm.transport._process_group import make_group
 from laconic.comm.transport._rendezvous import join_existing, meet
-from laconic.comm.transport._sums import PendingSum, TwoRounds, part_buffers, shares
+from laconic.comm.transport._sums import part_buffers, shares, then_sum
 from laconic.comm.transport._watch import Watch
 from laconic.comm.transport.base import (
     DEFAULT_TIMEOUT_SECONDS,
-    Pending,
     Reduction,
     Transport,
     check_all_gather,
@@ -37,7 +37,7 @@ from laconic.comm.transport.base import (
     describe,
     describe_failure,
 )
-from laconic.ranks import Place, read_place
+from laconic.ranks import RankAddress, read_rank_address
 
 # Up to this size, every rank gets an all_reduce whole from every other: one round is sooner over than two.
 _ONE_ROUND_BYTES = 4096
@@ -57,7 +57,7 @@ def connect(environment: Mapping[str, str], *, timeout: float = DEFAULT_TIMEOUT_
     """
     if dist.is_initialized():
         return TorchTransport(join_existing(), timeout, place=None)
-    place = read_place(environment)
+    place = read_rank_address(environment)
     deadline = time.monotonic() + timeout
     store = meet(place, deadline)
     make_group(PrefixStore("group", store), place, environment, timeout)
@@ -74,7 +74,7 @@ class TorchTransport(Transport):
         place: where the process group was made by us; None for one that was there, and will stay.
     """
 
-    def __init__(self, store: Store, timeout: float, *, place: Place | None) -> None:
+    def __init__(self, store: Store, timeout: float, *, place: RankAddress | None) -> None:
         on_gpu = dist.get_backend() == "nccl"
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         super().__init__(dist.get_rank(), dist.get_world_size(), device)
@@ -88,22 +88,24 @@ class TorchTransport(Transport):
         self._next_number = 0
         # A rank that fails leaves operations that it never waits for. They stay until the end: a message that is
         # dropped on its way stops its connection, and the others with it.
-        self._under_way: dict[int, Pending] = {}
+        self._under_way: dict[int, Launch] = {}
         # By their number: of these the second round was not started yet.
-        self._in_first_round: dict[int, TwoRounds] = {}
+        self._in_first_round: dict[int, Pending[Pending[None]]] = {}
         self._is_open = True
 
-    def start_all_to_all(self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_all_to_all(
+        self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
+    ) -> Pending[None]:
         check_all_to_all(self, out, out_sizes, data, sizes)
         return self._start_exchange("all_to_all", out, out_sizes, data, sizes)
 
-    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending[None]:
         operation = f"all_reduce, {op},"
         if tensor.is_cuda:
             return self._start(self._asked(operation, tensor), tensor, lambda *_: nccl.all_reduce(tensor, op))
         if self.num_ranks <= 2 or tensor.nbytes <= _ONE_ROUND_BYTES:
             whole = part_buffers(tensor, self.rank, self.num_ranks)
-            return PendingSum(self._start_gather(operation, whole, tensor), whole, tensor, op)
+            return then_sum(self._start_gather(operation, whole, tensor), whole, tensor, op)
         # Rank r adds up the r-th part, and sends the sum to all.
         shared = tensor.view(-1).split_with_sizes(shares(tensor.numel(), self.num_ranks))
         own = shared[self.rank]
@@ -113,26 +115,26 @@ class TorchTransport(Transport):
         first = self._start(asked, tensor, self._posting(parts, shared))
         second_number = self._take_number()
 
-        def start_second() -> Pending:
+        def start_second(_: None) -> Pending[None]:
             combine_into(own, parts, op)
             return self._launch(second_number, asked, tensor, self._posting(shared, [own] * self.num_ranks))
 
-        self._in_first_round[first_number] = pending = TwoRounds(first, start_second)
-        return pending
+        self._in_first_round[first_number] = second = first.then(start_second)
+        return second.then(lambda round_: round_.wait())
 
-    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending:
+    def start_all_gather(self, out: Tensor, data: Tensor) -> Pending[None]:
         check_all_gather(self, out, data)
         return self._start_gather("all_gather", out.unbind(), data)
 
-    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending:
+    def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending[None]:
         # Gloo's own moves every word twice; NCCL's has the same words as this, but no fixed order.
         check_reduce_scatter(self, out, data, sizes)
         parts = out.new_empty((self.num_ranks, *out.shape))
         came = [out.shape[0]] * self.num_ranks
         exchange = self._start_exchange("reduce_scatter", parts.flatten(0, 1), came, data, sizes)
-        return PendingSum(exchange, parts.unbind(), out, "sum")
+        return then_sum(exchange, parts.unbind(), out, "sum")
 
-    def start_broadcast(self, tensor: Tensor, root: int) -> Pending:
+    def start_broadcast(self, tensor: Tensor, root: int) -> Pending[None]:
         asked = self._asked(f"broadcast from rank {root}", tensor)
         if tensor.is_cuda:
             return self._start(asked, tensor, lambda *_: nccl.broadcast(tensor, root))
@@ -176,7 +178,7 @@ class TorchTransport(Transport):
 
     def _start_exchange(
         self, operation: str, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
-    ) -> Pending:
+    ) -> Pending[None]:
         # How many rows a rank sends is its own affair.
         alike = f"{operation} {data.dtype} {tuple(data.shape[1:])}"
         asked = Asked(describe(operation, data), self.purpose, alike)
@@ -185,7 +187,7 @@ class TorchTransport(Transport):
         targets, sources = out.split_with_sizes(list(out_sizes)), data.split_with_sizes(list(sizes))
         return self._start(asked, data, self._posting(targets, sources))
 
-    def _start_gather(self, operation: str, targets: Sequence[Tensor], data: Tensor) -> Pending:
+    def _start_gather(self, operation: str, targets: Sequence[Tensor], data: Tensor) -> Pending[None]:
         asked = self._asked(operation, data)
         if data.is_cuda:
             return self._start(asked, data, lambda *_: nccl.all_gather(targets, data))
@@ -206,10 +208,10 @@ class TorchTransport(Transport):
         self._next_number += 1
         return number
 
-    def _start(self, asked: Asked, tensor: Tensor, launch: Launch) -> Pending:
+    def _start(self, asked: Asked, tensor: Tensor, launch: Launch) -> Pending[None]:
         return self._launch(self._take_number(), asked, tensor, launch)
 
-    def _launch(self, number: int, asked: Asked, tensor: Tensor, launch: Launch) -> Pending:
+    def _launch(self, number: int, asked: Asked, tensor: Tensor, launch: Launch) -> Pending[None]:
         assert self._is_open, "the transport was closed"
         self._watch.remember(number, asked)
         try:
@@ -227,29 +229,10 @@ class TorchTransport(Transport):
             del self._under_way[number]
 
         # `launch` holds the tensors that the backend reads and writes, until the operation is over.
-        self._under_way[number] = pending = _TorchPending(wait, launch)
-        return pending
+        self._under_way[number] = launch
+        return Pending(wait)
 
     def _begin_second_rounds(self, before: int) -> None:
         """Starts the second rounds of earlier operations: another rank may wait for them, and come here only then."""
         for number in [number for number in self._in_first_round if number < before]:
-            self._in_first_round.pop(number).begin_second()
-
-
-@final
-class _TorchPending(Pending):
-    """An operation of torch.distributed.
-
-    Args:
-        wait: waits for it.
-        holds: what it reads and writes, until it is over.
-    """
-
-    def __init__(self, wait: Callable[[], None], holds: object) -> None:
-        self._wait: Callable[[], None] | None = wait
-        self._holds = holds
-
-    def wait(self) -> None:
-        if self._wait is not None:
-            self._wait()
-            self._wait = self._holds = None
+            self._in_first_round.pop(number).wait()

@@ -1,7 +1,8 @@
 """Orthonormal columns, bit by bit the same wherever they are computed.
 
-A library's QR sums in an order that depends on the processor and the number of threads; here every sum is a tree of
-single additions, so that ranks which begin with the same numbers end with the same, whatever machines they are.
+A library's QR sums in an order that depends on the processor and the number of threads; here every
+sum is a tree of single additions, so that ranks which begin with the same numbers end with the
+same, whatever machines they are.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,10 @@ _ROUNDING = 16.0
 
 
 def orthonormalise(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Returns, for each (N, R), columns of the same span, of length 1 and at right angles, from left to right.
+    """Returns, for each (N, R), orthonormal columns of the same span, from left to right.
 
-    A column that adds nothing to the span becomes zero; one that is not finite stays so. Matrices may differ in N and
-    R. Gram-Schmidt in float64, of all matrices at once.
+    A column that adds nothing to the span becomes zero; one that is not finite stays so. Matrices
+    may differ in N and R. Gram-Schmidt in float64, of all matrices at once.
     """
     if not matrices:
         return []
@@ -54,7 +55,7 @@ def _straight(columns_BNR: Tensor, at: int, rounding_B: Tensor) -> Tensor:
 
 
 def _sum_rows(values_BN: Tensor) -> Tensor:
-    """Returns the sum over dim 1, whose size is a power of two: halves are added until one row is left."""
+    """Returns the sum over dim 1, of a power of two: halves are added until one row is left."""
     while values_BN.shape[1] > 1:
         half = values_BN.shape[1] // 2
         values_BN = values_BN[:, :half] + values_BN[:, half:]

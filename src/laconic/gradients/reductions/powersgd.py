@@ -1,9 +1,9 @@
-"""powersgd: a gradient matrix travels as two thin factors, and what they lack is added to the next gradient.
+"""powersgd: a gradient matrix travels as two thin factors; their error joins the next gradient.
 
-Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS
-2019, arXiv 1905.09727, algorithms 1 and 2: one power iteration per step that begins where the last one ended (warm
-start), and error feedback. Each rank keeps its own error, (I - P P') of its own gradient, so that what ranks do not
-have in common does not pile up.
+Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
+optimization", NeurIPS 2019, arXiv 1905.09727, algorithms 1 and 2: one power iteration per step that
+begins where the last one ended (warm start), and error feedback. Each rank keeps its own error,
+(I - P P') of its own gradient, so that what ranks do not have in common does not pile up.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ _SHORT_FLOATS = (torch.bfloat16, torch.float16)
 @final
 @dataclass(frozen=True, slots=True)
 class PowerSgd(GradientReduction):
-    """Sends matrices as factors of `rank` columns, and as they are where that is no more; vectors as they are.
+    """Sends matrices as factors of `rank` columns where that is less; all others as they are.
 
-    A smaller rank: fewer bytes, and more of a gradient comes later. Beside the model it keeps one gradient (the error)
-    and the right factors.
+    A smaller rank: fewer bytes, and more of a gradient comes later. Beside the model it keeps one
+    gradient (the error) and the right factors.
 
-    Traffic: 2 (P - 1) rank (N + M) words for a matrix of (N, M), for all ranks together; in two all_reduces, of which
-    the first takes the vectors along.
+    Traffic: 2 (P - 1) rank (N + M) words for a matrix of (N, M), for all ranks together; in two
+    all_reduces, of which the first takes the vectors along.
 
     Args:
         rank: columns of the factors.
@@ -85,7 +85,10 @@ class PowerSgdReducer(Reducer):
         return rights | {f"{name}.error": error for name, error in errors.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes back what `state` gave. Where there are more or fewer ranks now, each takes the mean of the errors."""
+        """Takes back what `state` gave.
+
+        Where there are more or fewer ranks now, each takes the mean of the errors.
+        """
         right = {key.removesuffix(".right"): value for key, value in state.items() if key.endswith(".right")}
         errors = {key.removesuffix(".error"): value for key, value in state.items() if key.endswith(".error")}
         if right.keys() != errors.keys() or len(state) != 2 * len(right):
@@ -128,14 +131,14 @@ class PowerSgdReducer(Reducer):
     def _left_factors(
         self, matrices: dict[str, Tensor], others: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Returns the orthonormal left factors, and the means of the other gradients, which travel with them."""
+        """Returns the orthonormal left factors, and the means of gradients sent with them."""
         products = [matrix @ self._right[name] for name, matrix in matrices.items()]
         means = exact_means(self._communicator, [*products, *others.values()])
         left = orthonormalise(means[: len(products)])
         return dict(zip(matrices, left, strict=True)), dict(zip(others, means[len(products) :], strict=True))
 
     def _right_factors(self, matrices: dict[str, Tensor], left: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the means of the right factors; remembers what they lack, and where to begin the next time."""
+        """Returns the means of the right factors; remembers the error and the next start."""
         own = {name: matrix.T @ left[name] for name, matrix in matrices.items()}
         means = exact_means(self._communicator, list(own.values()))
         for name, matrix in matrices.items():
@@ -155,7 +158,7 @@ def _first_factor(name: str, matrix: Tensor, rank: int) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Returns left @ right.T, summed column by column: the same bits on every machine, which a library's may not be."""
+    """Returns left @ right.T, summed column by column: the same bits on every machine."""
     total = left[:, :1] * right[:, 0]
     for column in range(1, left.shape[1]):
         total += left[:, column : column + 1] * right[:, column]

@@ -21,8 +21,8 @@ from laconic.papers.grappa.correction import Correction
 from laconic.papers.grappa.sweeper import Sweeper
 from laconic.records import LedgerRecord
 from laconic.sharded.aggregator import ShardedAggregator
-from laconic.sharded.block import Quarters
 from laconic.sharded.placement import Placement
+from laconic.sharded.quarters import Quarters
 from laconic.sharded.rehearsal import act
 
 

@@ -14,19 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.papers.grappa.held import HeldChunk, HeldChunkSize
 from laconic.store import Chunk
-
-Arrival = Callable[[], list[HeldChunk]]
-"""Waits for chunks that are on their way, and returns them."""
 
 
 class Supply(ABC):
     """Where variable chunks come from."""
 
     @abstractmethod
-    def start(self, wanted: Sequence[Sequence[int]]) -> Arrival:
+    def start(self, wanted: Sequence[Sequence[int]]) -> Pending[list[HeldChunk]]:
         """Begins to bring chunks here; all ranks call it together.
 
         Args:
@@ -62,9 +60,9 @@ class StorageSupply(Supply):
         self._prepare = prepare
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="chunks")
 
-    def start(self, wanted: Sequence[Sequence[int]]) -> Arrival:
+    def start(self, wanted: Sequence[Sequence[int]]) -> Pending[list[HeldChunk]]:
         reading = [self._reader.submit(self._read, number) for number in wanted[self._rank]]
-        return lambda: [chunk.result() for chunk in reading]
+        return Pending(lambda: [chunk.result() for chunk in reading])
 
     def between(self, wanted: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
         return [0] * len(wanted), [0] * len(wanted)
@@ -97,7 +95,7 @@ class PeerSupply(Supply):
         self._sizes = sizes
         self._owner = owner
 
-    def start(self, wanted: Sequence[Sequence[int]]) -> Arrival:
+    def start(self, wanted: Sequence[Sequence[int]]) -> Pending[list[HeldChunk]]:
         splits = self._splits(wanted)
         pieces = [
             piece
@@ -111,14 +109,14 @@ class PeerSupply(Supply):
             pending = self._communicator.start_all_to_all(message, splits)
         own = list(wanted[self._communicator.rank])
 
-        def arrive() -> list[HeldChunk]:
+        def unpack(message: Tensor) -> list[HeldChunk]:
             # By owner: that is the order in which they come.
             order = sorted(own, key=lambda number: int(self._owner[number]))
-            parts = torch.split(pending.wait(), [self._sizes[number].num_bytes for number in order])
+            parts = torch.split(message, [self._sizes[number].num_bytes for number in order])
             come = {number: self._sizes[number].from_bytes(part) for number, part in zip(order, parts, strict=True)}
             return [come[number] for number in own]
 
-        return arrive
+        return pending.then(unpack)
 
     def between(self, wanted: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
         splits = self._splits(wanted)

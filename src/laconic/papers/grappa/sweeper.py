@@ -7,9 +7,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.comm.pending import Pending
 from laconic.graph import Shard
 from laconic.papers.grappa.held import HeldChunk
-from laconic.papers.grappa.supply import Arrival, Supply
+from laconic.papers.grappa.supply import Supply
 from laconic.papers.grappa.sweep import Sweep
 from laconic.papers.grappa.view import View, build_view
 
@@ -36,14 +37,14 @@ class Sweeper:
     sweep_of: Callable[[int], tuple[Sweep, int]]
     _held: dict[int, HeldChunk] = field(default_factory=dict, init=False)
     _current: int | None = field(default=None, init=False)
-    _coming: tuple[int, Arrival] | None = field(default=None, init=False)
+    _coming: tuple[int, Pending[list[HeldChunk]]] | None = field(default=None, init=False)
 
     def view(self, super_epoch: int) -> View:
         """Returns the view of `super_epoch`, waiting for its chunks if need be; all ranks call it together."""
         if self._coming is None or self._coming[0] != super_epoch:
             self.start(super_epoch)
         assert self._coming is not None
-        come = {chunk.number: chunk for chunk in self._coming[1]()}
+        come = {chunk.number: chunk for chunk in self._coming[1].wait()}
         numbers = self._chunks(super_epoch, self.rank)
         # What is held no longer is let go.
         self._held = {number: (come | self._held | dict(self.owned))[number] for number in numbers}
@@ -54,7 +55,7 @@ class Sweeper:
         """Begins to bring the chunks of `super_epoch` here; all ranks call it together."""
         if self._coming is not None:
             # Others are on their way, as after a jump back: let them come first, in the same order on all ranks.
-            self._coming[1]()
+            self._coming[1].wait()
         self._coming = (super_epoch, self.supply.start(self.wanted(super_epoch, after=self._current)))
 
     def wanted(self, super_epoch: int, *, after: int | None) -> list[list[int]]:

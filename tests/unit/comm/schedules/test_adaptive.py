@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from laconic.comm.schedules import Costs, Line, Measured, RateContext, parse_schedule
-from laconic.comm.schedules.base import OfLine
+from laconic.comm.schedules.base import LineMeasure
 from laconic.errors import ConfigError
 
 PAIRS = tuple(itertools.permutations(range(3), 2))
@@ -24,7 +24,7 @@ def measured(
 ) -> Measured:
     """An epoch whose lines have lost so much of a square of 1 each, or all of them together."""
     each = lost if isinstance(lost, dict) else {line: lost / len(LINES) for line in LINES}
-    lines = {line: OfLine(rate, each.get(line, 0.0), 1.0) for line in LINES}
+    lines = {line: LineMeasure(rate, each.get(line, 0.0), 1.0) for line in LINES}
     return Measured(loss, norm, change, num_bytes, lines)
 
 
@@ -132,7 +132,7 @@ def spend(text: str, num_epochs: int) -> int:
     for epoch in range(1, num_epochs + 1):
         rates = {line: schedule.rate(RateContext(epoch, *line, COSTS, epochs, 64.0)) for line in LINES}
         spent = sum(COSTS.num_bytes(line, rate) for line, rate in rates.items())
-        lines = {line: OfLine(rate, 100.0 * (1 - 1 / rate), 1.0) for line, rate in rates.items()}
+        lines = {line: LineMeasure(rate, 100.0 * (1 - 1 / rate), 1.0) for line, rate in rates.items()}
         epochs += (Measured(2.0 / epoch, 1.0 / epoch, 0.0, spent, lines),)
     return sum(one.num_bytes for one in epochs)
 

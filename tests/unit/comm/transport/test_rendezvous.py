@@ -10,7 +10,7 @@ from laconic.comm import connect
 from laconic.comm.transport import _telling
 from laconic.comm.transport._rendezvous import meet, open_store
 from laconic.errors import CommunicationError
-from laconic.ranks import Place
+from laconic.ranks import RankAddress
 
 GOOD = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -60,7 +60,7 @@ def test_two_processes_with_the_same_rank_are_told_to_all_who_wait():
     port, errors = free_port(), []
 
     def come(rank):
-        place = Place(rank, 3, "127.0.0.1", port, launcher_keeps_store=False)
+        place = RankAddress(rank, 3, "127.0.0.1", port, launcher_keeps_store=False)
         with pytest.raises(CommunicationError) as raised:
             meet(place, time.monotonic() + 30)
         errors.append(str(raised.value))
@@ -80,7 +80,7 @@ def test_two_processes_with_the_same_rank_are_told_to_all_who_wait():
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
 def test_the_store_listens_at_its_own_address_only(address):
-    place = Place(0, 2, address, free_port(), launcher_keeps_store=False)
+    place = RankAddress(0, 2, address, free_port(), launcher_keeps_store=False)
     store = open_store(place, time.monotonic() + 5)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", place.port), timeout=1)

@@ -1,4 +1,4 @@
-"""Homes: which rank owns each node that a change of the graph speaks of; the same table on all ranks."""
+"""NodeOwners: which rank owns each node that a change of the graph speaks of; the same table on all ranks."""
 
 from dataclasses import dataclass
 from typing import final
@@ -33,7 +33,7 @@ class Numbers:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Homes:
+class NodeOwners:
     """The rank of each node that a change speaks of, new nodes included.
 
     Args:
@@ -45,7 +45,7 @@ class Homes:
     rank: NDArray[np.int64]
 
     @staticmethod
-    def find(change: GraphChange, own: Numbers, num_owned: int, communicator: Communicator) -> "Homes":
+    def find(change: GraphChange, own: Numbers, num_owned: int, communicator: Communicator) -> "NodeOwners":
         """Finds the nodes, and places new ones; all ranks call it together, and get the same or the same error.
 
         Traffic: an all_reduce of 8 I bytes, and an all_gather of 8.
@@ -58,11 +58,11 @@ class Homes:
         here = np.where(own.of(ids) >= 0, communicator.rank, _NOWHERE)
         rank = communicator.all_reduce(torch.from_numpy(here), op="max").numpy()
         sizes = communicator.all_gather(torch.tensor([num_owned])).flatten().numpy()
-        homes = Homes(Numbers(ids), rank)
-        homes._check(change)
-        leaving = homes.of(change.remove_nodes.numpy())
-        homes._place(change, sizes - np.bincount(leaving, minlength=len(sizes)))
-        return homes
+        owners = NodeOwners(Numbers(ids), rank)
+        owners._check(change)
+        leaving = owners.of(change.remove_nodes.numpy())
+        owners._place(change, sizes - np.bincount(leaving, minlength=len(sizes)))
+        return owners
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the ranks of nodes that the change speaks of."""

@@ -7,7 +7,7 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.graph import GraphChange, NewNodes
-from laconic.sharded.homes import Homes, Numbers
+from laconic.sharded.node_owners import NodeOwners, Numbers
 
 # Rank 0 has nodes 0 to 9, rank 1 has 10 to 15, rank 2 has 20 to 29.
 OWNED = [np.arange(10), np.arange(10, 16), np.arange(20, 30)]
@@ -22,8 +22,8 @@ def homes_of(ids, pairs, removed=()):
 
     def on_rank(transport):
         own = OWNED[transport.rank]
-        homes = Homes.find(change, Numbers(own), len(own), Communicator(transport, Ledger(transport.rank)))
-        return homes.of(np.array(ids)).tolist()
+        owners = NodeOwners.find(change, Numbers(own), len(own), Communicator(transport, Ledger(transport.rank)))
+        return owners.of(np.array(ids)).tolist()
 
     first, *others = run_ranks(3, on_rank)
     assert all(other == first for other in others)

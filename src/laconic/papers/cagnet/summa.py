@@ -1,11 +1,14 @@
-"""SummaMatrix: CAGNET's 2D product, in which the edges travel as well as the rows (SUMMA with a stationary output).
+"""SummaMatrix: CAGNET's 2D product: edges and rows travel (SUMMA with a stationary output).
 
-    rank (i, j)     has the tile of edges from group j to group i, and after `split` the slice j of the rows of group i
-    product         tiles are broadcast along the process row, slices along the process column: each rank has all edges
-                    into group i for a moment, and its slice of all rows
+    Z[i, :, j] = sum over q of A[i, q] X[q, :, j]      on rank (i, j); q runs over the row groups
 
-Kept for comparison with the paper: what travels of the matrix is the same in every product. The backward pass needs the
-tiles of the transpose, so a rank also has the tile from group i to group j, unless the matrix is its own transpose.
+A rank (i, j) holds the tile A[i, j], (rows of i) x (rows of j), and the slice X[i, :, j] of its
+group's features, (rows of i, W). For a product, tiles are broadcast along the process row and
+slices along the process column.
+
+The layout is kept for comparison with the paper: the same tiles travel in every product. The
+backward pass needs the tiles of the transpose. So a rank also holds A[j, i], unless the matrix is
+its own transpose.
 """
 
 from dataclasses import dataclass, replace
@@ -21,19 +24,17 @@ from laconic.attach.aggregator import Linear
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.comm.ledger import Ledger
+from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.graph import Adjacency
 from laconic.graph.normalize import inverse_square_root
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.compress import compress_edges
-from laconic.sharded.axis import Arrival, AxisExchange, LineAxis
+from laconic.sharded.axis import AxisExchange, LineAxis
 from laconic.sharded.product import ShardedMatrix, ShardedOperators
 
 # Shapes: N rows of the own group, M of all others, E edges of the tile, W features of a slice
-
-# Edges travel as numbers of 32 bits within groups.
-LARGEST_GROUP = 2**31 - 1
 
 
 @final
@@ -67,7 +68,7 @@ class SummaAxes:
             group_sizes: rows of the group of each rank.
             num_edges: edges of the tile of each rank, and of its mate, (P, 2).
         """
-        rank, place = communicator.rank, grid.place_of(communicator.rank)
+        rank, place = communicator.rank, grid.coordinates_of(communicator.rank)
         partner = grid.rank_at(place.j, 0, place.i)
         send, receive = [0] * grid.num_ranks, [0] * grid.num_ranks
         if partner != rank:
@@ -107,11 +108,11 @@ class SummaAxes:
         """Those of the transposed matrix."""
         return replace(self, tiles=self.mates, mates=self.tiles)
 
-    def rows_of_groups(self, arriving: Arrival, own: Tensor) -> list[Tensor]:
+    def rows_of_groups(self, arriving: Pending[Tensor], own: Tensor) -> list[Tensor]:
         """Returns the rows of each group, in order, of which the own ones are at hand."""
         return _in_order(arriving, own, self.columns, self.process_column, self.rank)
 
-    def tiles_of_groups(self, arriving: Arrival, own: Tensor) -> list[Tensor]:
+    def tiles_of_groups(self, arriving: Pending[Tensor], own: Tensor) -> list[Tensor]:
         """Returns the edges from each group, in order."""
         return _in_order(arriving, own, self.tiles, self.process_row, self.rank)
 
@@ -271,7 +272,7 @@ class SummaOperators(ShardedOperators):
         return own if self.is_on_diagonal else arrived.squeeze(1).numpy()
 
 
-def _in_order(arriving: Arrival, own: Tensor, axis: LineAxis, line: tuple[int, ...], rank: int) -> list[Tensor]:
+def _in_order(arriving: Pending[Tensor], own: Tensor, axis: LineAxis, line: tuple[int, ...], rank: int) -> list[Tensor]:
     """Returns what came from each rank of a line, the own in its place."""
     others = [peer for peer in line if peer != rank]
     sizes = [axis.splits.receive[peer] for peer in others]

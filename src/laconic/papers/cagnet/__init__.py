@@ -1,0 +1,1 @@
+"""CAGNET's own layouts (arXiv 2005.03300), for comparison: `1.5d_replicated`, `2d_summa`."""
