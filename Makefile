@@ -1,5 +1,6 @@
 # make demo    sets up, then trains a built-in graph on two ranks and shows what was learned
-# make test    all tests
+# make test    all tests but the full products of settings
+# make test-slow   those products: every way, model and number of ranks together
 # make check   ruff, mypy --strict, and the layers of the architecture
 # make bench   the benchmarks, quick versions (see benchmarks/)
 
@@ -11,7 +12,7 @@ PYTEST_ARGS ?=
 # pytest loads torch before laconic can say this (docs/decisions/0009).
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-slow check bench clean
 
 # Done once; again only when what is to be installed changes.
 $(READY): pyproject.toml constraints.txt
@@ -26,6 +27,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 $(PYTEST_ARGS)
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest --numprocesses 2 -m slow $(PYTEST_ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check

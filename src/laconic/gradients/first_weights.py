@@ -1,4 +1,4 @@
-"""All ranks begin with the same weights: those of rank 0."""
+"""All ranks begin with the same weights: W_r := W_0 for every rank r, by a broadcast of rank 0."""
 
 import torch
 from torch import nn

@@ -1,6 +1,10 @@
 """Running statistics of norms: gathered by each rank from its own rows, combined before evaluation.
 
-mean = sum_r n_r mean_r / sum_r n_r         of each feature, (F,), with n_r rows of rank r
+With n_r rows, mean m_r and variance v_r of rank r, all (F,), and the share a_r = n_r / sum_q n_q:
+
+    m = sum_r a_r m_r           v = sum_r a_r (v_r + (m_r - m)^2)
+
+The second term of v is the variance between the means of the ranks.
 """
 
 from typing import Any

@@ -1,7 +1,12 @@
-"""Attention where the edges of a node lie on several ranks: each weighs its own, peaks and sums are over all of them.
+"""Attention where the in-edges of a node lie on several ranks: peaks and sums are over all of them.
 
-For grids with pk > 1 and unsliced features. Scores of destinations are gathered along k; the largest score of a row and
-then its weighted sum and the sum of its weights are scattered along k. In torch's own operations, with a buffer of
+For a row v with logits e[v, u], (E, H), of its in-edges, and m_v = max over u of e[v, u]:
+
+    out_v = sum_u exp(e[v, u] - m_v) x_u / sum_u exp(e[v, u] - m_v)         (N, H, C)
+
+Each rank sums over the edges that it has. Three things travel along k: the destinations' scores to
+whoever has edges into them, the largest logit of a row, and numerator and denominator of the
+quotient. For grids with pk > 1 and unsliced features. In torch's own operations, with a buffer of
 edges times features.
 """
 

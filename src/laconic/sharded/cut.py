@@ -1,4 +1,9 @@
-"""Cut: how much of the graph lies between ranks, agreed on by all of them; rates and sizes of messages go by it."""
+"""Cut: how much of the graph lies between ranks, agreed on by all of them.
+
+    counts[r, s] = fetched[r, s] + folded[r, s]         (P, P): rows and sums from rank r to rank s
+
+Rates and sizes of messages go by these counts.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, final

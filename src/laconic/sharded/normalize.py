@@ -1,4 +1,16 @@
-"""The operators of the linear convolutions on a block: degrees are sums over ranks, scales come from who has them."""
+"""BlockOperators: the fixed matrices of the linear convolutions, on one rank's block of the edges.
+
+With A[v, u] the weight of the edge u -> v, in-degree d_v = sum_u A[v, u] over all ranks, loops of
+weight w where a convolution adds self-loops (else w = 0), and s_v = (d_v + w)^(-1/2):
+
+    sum     M = A + c I                             c: weight of a row's own features, or 0
+    mean    M = diag(1 / number of in-edges) A
+    gcn     M = diag(s) (A + w I) diag(s)
+
+A rank has some edges of a row, (R x C) of them with R rows and C columns. So its counts and degrees
+are partial sums: they are folded to the rows' owners, (R,) -> (N,), once, at set-up. The scales of
+rows and columns that others own are then fetched, (N,) -> (R,) and (N,) -> (C,).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property

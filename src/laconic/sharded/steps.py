@@ -1,4 +1,12 @@
-"""The steps of a product as differentiable functions, each with its adjoint: expand and fold, split and join."""
+"""The steps of a product as differentiable functions, each with its adjoint.
+
+    expand    (N, ...) -> (N + M, ...)      rows of other ranks along an axis are appended
+    fold      (N + M, ...) -> (N, ...)      sums for their rows go to their owners: adjoint of expand
+    split     (own rows, F) -> (rows of the line's block, F / pj)
+    join      the way back: adjoint of split
+
+Backward of a step is its adjoint, so that gradients of gradients exist too.
+"""
 
 from collections.abc import Callable
 from typing import Any

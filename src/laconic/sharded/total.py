@@ -1,4 +1,10 @@
-"""Sums over ranks as a differentiable function: what statistics over all nodes need."""
+"""Sums over ranks as a differentiable function, for statistics over all nodes.
+
+    y = sum_r x_r               on every rank; x_r and y have the same shape
+    dL/dx_r = sum_q dL_q/dy     L = sum_q L_q
+
+The second sum is there because every rank's loss L_q depends on y.
+"""
 
 from collections.abc import Callable
 from typing import Any
