@@ -21,7 +21,7 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import RememberedInputs
-from laconic.cached.stage import RowCoder
+from laconic.cached.refresh_coder import RowCoder
 from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray
 from laconic.sharded.operator import ShardedOperator
@@ -41,7 +41,7 @@ class HistoricalAggregator(Aggregator):
         super().__init__(placement.shard)
         self._coder = coder
         self._placement = placement
-        self._exchange = placement.exchange
+        self._exchange = placement.halo_route
         self._operators: dict[Linear, ShardedOperator] = {}
         self._constants = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
         # With the constant itself: the id of one that is gone may be another's.

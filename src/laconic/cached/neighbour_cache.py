@@ -22,7 +22,7 @@ from laconic.cached.batch import HistoricalBatchAggregator
 from laconic.cached.historical import HistoricalAggregator
 from laconic.cached.khop_halo import KHopHalo, with_halo_rows
 from laconic.cached.recomputing import RecomputingAggregator
-from laconic.cached.stage import RowCoder
+from laconic.cached.refresh_coder import RowCoder
 from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.sharded.placement import Placement

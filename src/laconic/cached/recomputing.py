@@ -31,7 +31,7 @@ from laconic.attach.norms import is_over_nodes
 from laconic.attach.remembered import RememberedInputs
 from laconic.cached.historical import HistoricalAggregator, plus_constant
 from laconic.cached.khop_halo import with_halo_rows
-from laconic.cached.stage import RowCoder
+from laconic.cached.refresh_coder import RowCoder
 from laconic.cached.turns import TurnCopies, TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard

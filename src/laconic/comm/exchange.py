@@ -10,7 +10,7 @@ The lists are agreed on once; after that no index travels.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ class Arriving(Protocol):
         """Returns the rows when they are there."""
 
 
+@runtime_checkable
 class Route(Protocol):
     """How rows go to those who need them, and what was made of them back: as they are (RowExchange), or coded."""
 

@@ -80,6 +80,11 @@ class ShardedAggregator(Aggregator):
     def is_remembered(self, x: Tensor) -> bool:
         return self._remembered.covers(x)
 
+    @property
+    def keeps_inputs_intact(self) -> bool:
+        """Whether no layer has written into the aggregations that are kept; otherwise they are made again."""
+        return self._remembered.are_intact
+
     def total(self, x: Tensor) -> Tensor:
         return sum_over_ranks(self._placement.communicator, x, self._position)
 

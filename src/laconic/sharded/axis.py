@@ -240,8 +240,8 @@ class BookedAxis(LineAxis):
         pass
 
     def _book(self, rows: Tensor, splits: Splits) -> Arrival:
-        book(self._ledger, splits, rows.shape[1] * rows.itemsize)
-        return Arrived(rows.new_empty(0, rows.shape[1]))
+        book(self._ledger, splits, rows.shape[1:].numel() * rows.itemsize)
+        return Arrived(rows.new_empty(0, *rows.shape[1:]))
 
 
 def book(ledger: Ledger, splits: Splits, num_bytes: int) -> None:

@@ -115,7 +115,7 @@ class PlacedApart(PlacedRows):
         halo = self._find_halo(keeps_sums)
         is_gradual = not keeps_sums if settings.gradual is None else settings.gradual
         return CachedWorker(
-            self.run.model,
+            self.traces,
             self.placement,
             seed,
             reduction=parse_reduction(settings.gradients),

@@ -4,9 +4,10 @@ Base chunks B_k of rank k stay; variable chunks V_k(s) change with the super-epo
 B_k + V_k(s); neighbours beyond are missing, and `correction.py` makes up for them in the losses.
 """
 
+from functools import cached_property
 from typing import final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from laconic.attach.aggregator import LocalAggregator
 from laconic.attach.scope import StandIn
@@ -15,12 +16,13 @@ from laconic.cached.intervals import Intervals
 from laconic.gradients.reductions import GradientReduction
 from laconic.graph import Shard
 from laconic.papers.grappa.correction import Correction
-from laconic.papers.grappa.rehearsal import rehearse
+from laconic.papers.grappa.rehearsal import predict, trace_apart
 from laconic.papers.grappa.sweeper import Sweeper
 from laconic.papers.grappa.sweeping import SweepPlan
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.placement import Placement
+from laconic.sharded.trace import Trace, Traces
 
 
 @final
@@ -36,7 +38,7 @@ class GrappaWorker(IntervalWorker):
 
     def __init__(
         self,
-        model: nn.Module,
+        traces: Traces,
         placement: Placement,
         seed: int,
         *,
@@ -47,7 +49,7 @@ class GrappaWorker(IntervalWorker):
         sweeper: Sweeper,
     ) -> None:
         exact = ShardedAggregator(placement)
-        super().__init__(model, placement, exact, seed, reduction=reduction, intervals=super_epochs)
+        super().__init__(traces, placement, exact, seed, reduction=reduction, intervals=super_epochs)
         self.plan = plan
         self.sweeper = sweeper
         self._correction = correction
@@ -95,5 +97,8 @@ class GrappaWorker(IntervalWorker):
     def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:
         if self.placement.communicator.num_ranks == 1:
             return []
-        num_epochs, reduction = self._num_epochs, self._reduction
-        return rehearse(self.model, self.placement, self.sweeper, epoch, self.intervals, num_epochs, reduction)
+        return predict(self._trace, self.placement, self.sweeper, epoch, self.intervals, self._num_epochs)
+
+    @cached_property
+    def _trace(self) -> Trace:
+        return trace_apart(self.model, self.placement, self._reduction)
