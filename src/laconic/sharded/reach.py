@@ -58,7 +58,7 @@ def check_reach(traces: Traces, placement: Placement) -> None:
             f"reach={reach} computes rows of other ranks here, and {reason}. Leave reach out: its rows are then "
             f"exchanged; or use GCNConv, SAGEConv (mean, sum), GINConv, GraphConv, SGConv or APPNP."
         )
-    most = traces.of(replace(placement, hops=())).num_products
+    most = traces.of(replace(placement, hops=())).num_hops
     if reach > most:
         raise ConfigError(
             f"reach={reach}, but in a training step this model exchanges rows {most} times. Use reach={most}, with "
@@ -79,7 +79,7 @@ def choose_reach(
         return placement
     speed, trace = link_mbit * 1e6 / 8, traces.of(placement)
     flops, best, best_seconds = [trace.flops], placement, _seconds(placement, speed, [trace.flops], predict)
-    for reach in range(1, trace.num_products + 1):
+    for reach in range(1, trace.num_hops + 1):
         if reach > 1 and _has_too_many_edges(best):
             return best
         further = with_reach(placement, reach)

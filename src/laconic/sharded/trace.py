@@ -7,8 +7,8 @@ rows, and rows_pq the rows (or partial sums) of the placement between ranks p an
     traffic          once: what is booked as set-up, the exchanges of constants; in each epoch: all else
                      bytes of e from p to q = rows_pq w_e (bytes of a number)
     coded traffic    bytes of e from p to q = the codec's, of rows_pq rows of width w_e at the rate of p and q
-    num_products     how often a step sums up rows that change: the loss depends on rows over so many hops, and a
-                     reach saves at most so many exchanges
+    num_hops         = sum over the step's sums s over neighbours of [rows of s change from step to step]:
+                     the loss depends on rows over so many hops, and a reach saves at most so many exchanges
     products         w_e of every product of an epoch, by which a plan weighs grids
     flops            F(k), operations of dense layers with k hops: each row of hop k adds F(k) - F(k - 1)
 
@@ -52,19 +52,24 @@ class Trace:
         once: this rank's traffic that the first epoch has alone, phase "setup".
         each: its traffic in every epoch, the counting of scores excepted, and without what is coded.
         notes: every exchange, in order.
+        changes_in_training, changes_in_evaluation: of each sum over neighbours, in order, whether its rows change
+            from step to step; features and their powers do not.
+        is_intact: whether no layer writes into sums that are kept, being constant.
         flops: operations of matrix products in the step, with three rows and one row of each hop.
     """
 
     once: tuple[LedgerRecord, ...]
     each: tuple[LedgerRecord, ...]
     notes: tuple[Note, ...]
+    changes_in_training: tuple[bool, ...]
+    changes_in_evaluation: tuple[bool, ...]
+    is_intact: bool
     flops: int
 
     @property
-    def num_products(self) -> int:
-        """How often the step sums up rows of other ranks that change."""
-        forward = [note.exchanged for note in self.notes if note.phase == "forward"]
-        return sum(one.way == "fetch" and one.direction == "forward" for one in forward)
+    def num_hops(self) -> int:
+        """Over how many hops of neighbours the loss depends on rows that change."""
+        return sum(self.changes_in_training)
 
     def widths(self, *phases: str) -> list[int]:
         """Returns the width of the rows of each product in these phases of the ledger, in order."""
@@ -140,7 +145,7 @@ class Rehearsal:
         counter, ledger = _FlopCounter(), self.miniature.ledger
         ledger.take(0)
         self.miniature.notes.clear()
-        is_intact = self._play(counter)
+        in_training, in_evaluation, is_intact = self._play(counter)
         notes, booked, flops = tuple(self.miniature.notes), ledger.take(1), counter.total
         once = tuple(dataclasses.replace(row, epoch=0) for row in booked if row.phase == "setup")
         each = [row for row in booked if row.phase != "setup"]
@@ -148,20 +153,20 @@ class Rehearsal:
             # A layer writes into sums that are kept, so that they are exchanged again and again.
             self._play(counter)
             each = ledger.take(1)
-        return Trace(once, tuple(each), notes, flops)
+        return Trace(once, tuple(each), notes, in_training, in_evaluation, is_intact, flops)
 
-    def _play(self, counter: "_FlopCounter") -> bool:
-        """Returns whether what is kept of constants was left as it is."""
-        model = self.attachment.model
+    def _play(self, counter: "_FlopCounter") -> tuple[tuple[bool, ...], tuple[bool, ...], bool]:
+        """Returns which sums change in training, which in evaluation, and whether those that do not are intact."""
+        model, aggregator = self.attachment.model, self.aggregator
         gradients = self.share(model, self.miniature.placement.communicator)
         with counter:
             loss = run_model(model.train(), self.attachment.shard).sum()
             torch.autograd.backward(gradients.share(loss, weight=1.0))
-        is_intact = self.aggregator.keeps_inputs_intact
+        in_training, is_intact = tuple(aggregator.changes), aggregator.keeps_inputs_intact
         model.zero_grad()
         with torch.no_grad():
             run_model(model.eval(), self.attachment.shard)
-        return is_intact and self.aggregator.keeps_inputs_intact
+        return in_training, tuple(aggregator.changes), is_intact and aggregator.keeps_inputs_intact
 
 
 @contextmanager
