@@ -22,7 +22,7 @@ from laconic.gradients.reductions import GradientReduction
 from laconic.gradients.running_statistics import combine_buffers
 from laconic.gradients.shared import SharedGradients
 from laconic.records import LedgerRecord
-from laconic.sharded.miniature import Miniature, miniature_of
+from laconic.sharded.miniature import NotingCoder, miniature_of
 from laconic.sharded.placement import Placement
 from laconic.sharded.trace import Rehearsal, Trace, rehearsing
 
@@ -77,26 +77,25 @@ def trace_refreshes(
 
     with rehearsing_apart(model, placement, reduction, halo_features) as rehearsal:
         # Other rows travel in a refresh than in an evaluation.
-        miniature = miniature_of(cache.placement)
-        halo = replace(cache.halo, placement=miniature.placement)
-        ways = None if coder is None else miniature.coder
-        player = NeighbourCache(rehearsal.attachment, miniature.placement, ways, halo=halo, keeps_sums=cache.keeps_sums)
+        few = miniature_of(cache.placement)
+        noting = NotingCoder(few.communicator.ledger)
+        ways, halo = None if coder is None else noting, replace(cache.halo, placement=few)
+        player = NeighbourCache(rehearsal.attachment, few, ways, halo=halo, keeps_sums=cache.keeps_sums)
         played.append(player)
-        player.enter(0)
-        first = _booked(miniature, rehearsal, coder)
+
+        def refresh(interval: int) -> list[LedgerRecord]:
+            player.enter(interval)
+            coded = Ledger(few.communicator.rank)
+            if coder is not None:
+                coder.count(noting.exchanges, coded)
+            noting.exchanges.clear()
+            communicators = (few.communicator, rehearsal.miniature.communicator)
+            return [row for ledger in (*(each.ledger for each in communicators), coded) for row in ledger.take(1)]
+
+        first = refresh(0)
         player.start_epoch(1)
         epoch = rehearsal.run()
-        player.enter(1)
-        return RefreshTrace(first, _booked(miniature, rehearsal, coder), epoch)
-
-
-def _booked(miniature: Miniature, rehearsal: Rehearsal, coder: RefreshCoder | None) -> list[LedgerRecord]:
-    """Returns the traffic of a refresh on a miniature, and of what comes before it."""
-    coded = Ledger(miniature.ledger.rank)
-    if coder is not None:
-        coder.count([note.exchanged for note in miniature.notes if note.is_coded], coded)
-    miniature.notes.clear()
-    return [row for ledger in (miniature.ledger, rehearsal.miniature.ledger, coded) for row in ledger.take(1)]
+        return RefreshTrace(first, refresh(1), epoch)
 
 
 @contextmanager
@@ -109,10 +108,10 @@ def rehearsing_apart(
     """Puts a copy of a model on a miniature, to train apart: norms are put together before evaluations."""
     share = partial(SharedGradients, reduction=reduction, loss_phase="gradients")
     with rehearsing(model, placement, share=share, known_halo_features=known_halo_features) as rehearsal:
-        few, actor = rehearsal.miniature.placement, rehearsal.attachment.model
+        few, actor = rehearsal.miniature, rehearsal.attachment.model
 
         def settle() -> None:
-            with rehearsal.miniature.ledger.phase("repartition"):
+            with few.communicator.ledger.phase("repartition"):
                 combine_buffers(actor, few.shard.num_rows, few.communicator)
 
         rehearsal.attachment.call_before_evaluation(settle)
@@ -125,7 +124,7 @@ def num_hops_of(model: nn.Module, placement: Placement) -> int:
     Raises UnsupportedModelError for a model whose sums cannot be kept for reasons that its modules do not show.
     """
     with rehearsing(model, placement) as rehearsal:
-        played = NeighbourCache(rehearsal.attachment, rehearsal.miniature.placement, keeps_sums=True)
+        played = NeighbourCache(rehearsal.attachment, rehearsal.miniature, keeps_sums=True)
         played.refresh()
     assert isinstance(played.aggregator, RecomputingAggregator)
     return played.aggregator.num_hops

@@ -233,6 +233,14 @@ class BookedAxis(LineAxis):
     def start_fold(self, partial: Tensor, widest: int) -> Arrival:
         return self._book(partial, self.splits.reversed)
 
+    def start(self, x: Tensor) -> Arrival:
+        """Books rows that go to those who need them, as a route."""
+        return self._book(x, self.splits)
+
+    def start_back(self, halo: Tensor) -> Arrival:
+        """Books the way back."""
+        return self._book(halo, self.splits.reversed)
+
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         pass
 

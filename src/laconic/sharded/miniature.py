@@ -1,4 +1,4 @@
-"""Miniature: three rows that stand for a placement. Its axes move nothing; they note every exchange and book its bytes.
+"""A miniature: three rows that stand for a placement. Its axes move nothing, and book the bytes of every exchange.
 
     bytes of an exchange between ranks p and q = rows_pq (or partial sums_pq) x width x bytes of a number
 
@@ -16,10 +16,11 @@ from torch import Tensor
 from laconic.comm.arriving import Arrived
 from laconic.comm.codecs.base import Direction
 from laconic.comm.communicator import Communicator
+from laconic.comm.exchange import Route
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport.silent import SilentTransport
 from laconic.graph import Adjacency, Shard
-from laconic.sharded.axis import Arrival, Axis, LineAxis, PlacedAxis
+from laconic.sharded.axis import Arrival, Axis
 from laconic.sharded.cut import Way
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement
@@ -29,150 +30,87 @@ _NUM_ROWS = 3
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class Note:
-    """One exchange on a miniature.
-
-    Args:
-        phase: of the ledger.
-        exchanged: which rows or sums, and how wide they are.
-        is_coded: whether a codec writes them, so that their bytes depend on its rate; the miniature does not book them.
-    """
-
-    phase: str
-    exchanged: Exchanged
-    is_coded: bool
-
-
-@final
-class NotedAxis(LineAxis):
-    """An axis of a miniature; also the route of rows to those who need them.
-
-    Args:
-        way: what goes forward along it.
-        notes: gets a note of each exchange.
-        ledger: says in which phase, and for which layer, an exchange is.
-        booked: books an exchange at the size that it has in the placement; None where a codec decides on it.
-    """
-
-    def __init__(self, way: Way, notes: list[Note], ledger: Ledger, booked: PlacedAxis | None) -> None:
-        self._way = way
-        self._notes = notes
-        self._ledger = ledger
-        self._booked = booked
-
-    @property
-    def num_others(self) -> int:
-        return 0 if self._booked is None else self._booked.num_others
-
-    def start_expand(self, x: Tensor, widest: int) -> Arrival:
-        self._note(x, "forward" if self._way == "fetch" else "backward")
-        return _nothing(x) if self._booked is None else self._booked.start_expand(x, widest)
-
-    def start_fold(self, partial: Tensor, widest: int) -> Arrival:
-        self._note(partial, "backward" if self._way == "fetch" else "forward")
-        return _nothing(partial) if self._booked is None else self._booked.start_fold(partial, widest)
-
-    def start(self, x: Tensor) -> Arrival:
-        """Rows go to those who need them."""
-        return self.start_expand(x, 0)
-
-    def start_back(self, halo: Tensor) -> Arrival:
-        """What was made of the rows goes back."""
-        return self.start_fold(halo, 0)
-
-    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
-        if self._booked is not None:
-            self._booked.add_folded(arrived, into)
-
-    def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
-        pass
-
-    def _note(self, rows: Tensor, direction: Direction) -> None:
-        phase, layer = self._ledger.position
-        exchanged = Exchanged(layer, direction, rows.shape[1:].numel(), rows.dtype, self._way)
-        self._notes.append(Note(phase, exchanged, self._booked is None))
-
-
-@final
-@dataclasses.dataclass(frozen=True)
 class NotingCoder:
-    """Stands for the coders of products and of refreshes: what they would code is noted.
+    """Stands for the coders of products and of refreshes: it notes what they would code, and moves nothing.
 
     Args:
-        fetch, fold: the axes of what is coded.
+        ledger: says for which layer an exchange is.
     """
 
-    fetch: NotedAxis
-    fold: NotedAxis
+    def __init__(self, ledger: Ledger) -> None:
+        self.exchanges: list[Exchanged] = []
+        """Those up to now, in order."""
+        self._fetch = _NotedAxis("fetch", self.exchanges, ledger)
+        self._fold = _NotedAxis("fold", self.exchanges, ledger)
 
     def begin(self, *, is_training: bool) -> None:
         """Needs nothing."""
 
     def axes(self, layer: int) -> tuple[Axis, Axis]:
-        return self.fetch, self.fold
+        return self._fetch, self._fold
 
-    def route(self, layer: int) -> NotedAxis:
-        return self.fetch
+    def route(self, layer: int) -> Route:
+        return self._fetch
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Miniature:
-    """Stands for a placement.
-
-    Args:
-        placement: of three rows.
-        notes: of the exchanges up to now, in order.
-        coder: for exchanges through a codec.
-    """
-
-    placement: Placement
-    notes: list[Note]
-    coder: NotingCoder
+class _NotedAxis(Axis):
+    def __init__(self, way: Way, exchanges: list[Exchanged], ledger: Ledger) -> None:
+        self._directions: tuple[Direction, Direction] = ("forward", "backward")
+        if way == "fold":
+            self._directions = ("backward", "forward")
+        self._way = way
+        self._exchanges = exchanges
+        self._ledger = ledger
 
     @property
-    def ledger(self) -> Ledger:
-        """Counts all exchanges but coded ones."""
-        return self.placement.communicator.ledger
+    def num_others(self) -> int:
+        return 0
+
+    def start_expand(self, x: Tensor, widest: int = 0) -> Arrival:
+        return self._note(x, self._directions[0])
+
+    def start_fold(self, partial: Tensor, widest: int = 0) -> Arrival:
+        return self._note(partial, self._directions[1])
+
+    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
+        pass
+
+    # As a route of rows.
+    start = start_expand
+    start_back = start_fold
+
+    def _note(self, rows: Tensor, direction: Direction) -> Arrival:
+        _, layer = self._ledger.position
+        self._exchanges.append(Exchanged(layer, direction, rows.shape[1:].numel(), rows.dtype, self._way))
+        return Arrived(rows.new_empty(0, *rows.shape[1:]))
 
 
-def miniature_of(placement: Placement) -> Miniature:
-    """Returns the miniature of a placement, on the same rank of as many ranks."""
-    real, notes = placement.communicator, list[Note]()
+def miniature_of(placement: Placement) -> Placement:
+    """Returns the miniature of a placement, on the same rank of as many ranks, with a ledger of its own."""
+    real = placement.communicator
     communicator = Communicator(SilentTransport(real.rank, real.num_ranks), Ledger(real.rank))
-    ledger = communicator.ledger
-    shard = few_rows(placement.shard.x, placement.shard.edge_weight)
+    shard, ledger = few_rows(placement.shard.x, placement.shard.edge_weight), communicator.ledger
     weights = None if shard.edge_weight is None else shard.edge_weight.double().numpy()
-
-    def noted(way: Way, axis: PlacedAxis | None) -> NotedAxis:
-        return NotedAxis(way, notes, ledger, axis)
-
     hops, edges = [], shard.adjacency
     for hop in placement.hops:
         hops.append(hop.booked(edges, weights, ledger))
         edges = hops[-1].block.adjacency
-    operators, sources = placement.operators.booked(shard.adjacency, weights, ledger), None
-    if isinstance(operators, BlockOperators):
-        sources = columns = noted("fetch", operators.columns)
-        operators = dataclasses.replace(operators, columns=columns, rows=noted("fold", operators.rows))
-        if placement.is_covered and placement.sources is not None:
-            sources = noted("fetch", placement.sources.booked(ledger))
-    return Miniature(
-        dataclasses.replace(
-            placement,
-            shard=shard,
-            communicator=communicator,
-            operators=operators,
-            sources=sources,
-            row_ids=shard.node_ids,
-            column_ids=shard.node_ids,
-            swap=placement.swap.booked(ledger),
-            halo_x=None if placement.halo_x is None else shard.x[:0],
-            hops=tuple(hops),
-        ),
-        notes,
-        NotingCoder(noted("fetch", None), noted("fold", None)),
+    operators = placement.operators.booked(shard.adjacency, weights, ledger)
+    sources = None if placement.sources is None else placement.sources.booked(ledger)
+    if isinstance(operators, BlockOperators) and not placement.is_covered:
+        sources = operators.columns
+    return dataclasses.replace(
+        placement,
+        shard=shard,
+        communicator=communicator,
+        operators=operators,
+        sources=sources,
+        row_ids=shard.node_ids,
+        column_ids=shard.node_ids,
+        swap=placement.swap.booked(ledger),
+        halo_x=None if placement.halo_x is None else shard.x[:0],
+        hops=tuple(hops),
     )
 
 
@@ -194,7 +132,3 @@ def few_rows(x: Tensor, edge_weight: Tensor | None) -> Shard:
         test_mask=~everyone,
         edge_weight=None if edge_weight is None else edge_weight.new_ones(adjacency.num_edges),
     )
-
-
-def _nothing(rows: Tensor) -> Arrival:
-    return Arrived(rows.new_empty(0, *rows.shape[1:]))

@@ -98,7 +98,7 @@ class Placement:
     def halo_route(self) -> Route:
         """How halo rows come, and what was made of them goes back."""
         route = self.sources.lists if isinstance(self.sources, AxisExchange) else self.sources
-        assert isinstance(route, Route), "for placements on one axis, and their stages"
+        assert isinstance(route, Route), "for placements on one axis, and their miniatures"
         return route
 
     @property

@@ -20,6 +20,7 @@ rows 16 times, where it was 52, and a prediction after it not at all, where it w
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -38,7 +39,7 @@ from laconic.records import LedgerRecord
 from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.cut import Cut
 from laconic.sharded.hops import with_hops
-from laconic.sharded.miniature import Miniature, Note, miniature_of
+from laconic.sharded.miniature import NotingCoder, miniature_of
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import Exchanged, RatePlan
 
@@ -51,7 +52,7 @@ class Trace:
     Args:
         once: this rank's traffic that the first epoch has alone, phase "setup".
         each: its traffic in every epoch, the counting of scores excepted, and without what is coded.
-        notes: every exchange, in order.
+        exchanges: of the step, in order, where they are coded.
         changes_in_training, changes_in_evaluation: of each sum over neighbours, in order, whether its rows change
             from step to step; features and their powers do not.
         is_intact: whether no layer writes into sums that are kept, being constant.
@@ -60,7 +61,7 @@ class Trace:
 
     once: tuple[LedgerRecord, ...]
     each: tuple[LedgerRecord, ...]
-    notes: tuple[Note, ...]
+    exchanges: tuple[Exchanged, ...]
     changes_in_training: tuple[bool, ...]
     changes_in_evaluation: tuple[bool, ...]
     is_intact: bool
@@ -71,13 +72,19 @@ class Trace:
         """Over how many hops of neighbours the loss depends on rows that change."""
         return sum(self.changes_in_training)
 
-    def widths(self, *phases: str) -> list[int]:
-        """Returns the width of the rows of each product in these phases of the ledger, in order."""
-        return [note.exchanged.width for note in self.notes if note.phase in phases and note.exchanged.way == "fetch"]
+    @property
+    def products(self) -> list[int]:
+        """Width of the rows of each product of an epoch, without those whose result is kept; where they are coded."""
+        widths = {
+            direction: [one.width for one in self.exchanges if one.way == "fetch" and one.direction == direction]
+            for direction in ("forward", "backward")
+        }
+        in_evaluation = compress(self.changes_in_evaluation, self.changes_in_training)
+        return [*widths["forward"], *widths["backward"], *compress(widths["forward"], in_evaluation)]
 
     def coded(self, cut: Cut) -> list[Exchanged]:
         """Returns the exchanges of the step that a codec writes, in order; none along a way that has no rows."""
-        return [note.exchanged for note in self.notes if note.is_coded and cut.of_way(note.exchanged.way).any()]
+        return [one for one in self.exchanges if cut.of_way(one.way).any()]
 
     def records(self, epoch: int) -> list[LedgerRecord]:
         """Returns the traffic of an epoch without a codec; rows of epoch 0 are what the first epoch has alone."""
@@ -131,34 +138,35 @@ class Rehearsal:
     """A copy of a model on a miniature.
 
     Args:
+        coder: notes the exchanges of the step, if they are coded.
         attachment: the copy. It may be made to train on other rows than the miniature's.
         share: returns how gradients of the copy are shared.
     """
 
-    miniature: Miniature
+    miniature: Placement
+    coder: NotingCoder
     attachment: Attachment
     aggregator: ShardedAggregator
     share: Callable[[nn.Module, Communicator], SharedGradients]
 
     def run(self) -> Trace:
         """Plays one training step and one evaluation."""
-        counter, ledger = _FlopCounter(), self.miniature.ledger
+        counter, ledger = _FlopCounter(), self.miniature.communicator.ledger
         ledger.take(0)
-        self.miniature.notes.clear()
         in_training, in_evaluation, is_intact = self._play(counter)
-        notes, booked, flops = tuple(self.miniature.notes), ledger.take(1), counter.total
+        exchanges, booked, flops = tuple(self.coder.exchanges), ledger.take(1), counter.total
         once = tuple(dataclasses.replace(row, epoch=0) for row in booked if row.phase == "setup")
         each = [row for row in booked if row.phase != "setup"]
         if not is_intact:
             # A layer writes into sums that are kept, so that they are exchanged again and again.
             self._play(counter)
             each = ledger.take(1)
-        return Trace(once, tuple(each), notes, in_training, in_evaluation, is_intact, flops)
+        return Trace(once, tuple(each), exchanges, in_training, in_evaluation, is_intact, flops)
 
     def _play(self, counter: "_FlopCounter") -> tuple[tuple[bool, ...], tuple[bool, ...], bool]:
         """Returns which sums change in training, which in evaluation, and whether those that do not are intact."""
         model, aggregator = self.attachment.model, self.aggregator
-        gradients = self.share(model, self.miniature.placement.communicator)
+        gradients = self.share(model, self.miniature.communicator)
         with counter:
             loss = run_model(model.train(), self.attachment.shard).sum()
             torch.autograd.backward(gradients.share(loss, weight=1.0))
@@ -184,12 +192,13 @@ def rehearsing(
         model: attached or not; it stays as it is.
         known_halo_features: as for ShardedAggregator.
     """
-    miniature, actor = miniature_of(placement), detached_copy(model)
-    few = miniature.placement
+    few, actor = miniature_of(placement), detached_copy(model)
+    ledger = few.communicator.ledger
+    coder = NotingCoder(ledger)
     with torch.random.fork_rng(devices=[]):
-        shard = with_hops(few.shard, few.hops, miniature.ledger)
-        aggregator = ShardedAggregator(few, miniature.coder if is_coded else None, known_halo_features, shard=shard)
-        yield Rehearsal(miniature, attach(actor, shard, aggregator=aggregator), aggregator, share)
+        shard = with_hops(few.shard, few.hops, ledger)
+        aggregator = ShardedAggregator(few, coder if is_coded else None, known_halo_features, shard=shard)
+        yield Rehearsal(few, coder, attach(actor, shard, aggregator=aggregator), aggregator, share)
 
 
 class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]

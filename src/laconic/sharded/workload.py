@@ -71,7 +71,7 @@ class Workload:
             num_train=num_rows,
         )
         try:
-            trace = Traces(model).of(placement)
+            trace = Traces(model).of(placement, is_coded=True)
         except Exception:
             return Workload.of_features(num_features, num_features)
 
@@ -82,7 +82,8 @@ class Workload:
                 return "needs whole rows" if grid.pj > 1 else "needs all edges of a row"
             return ""
 
-        # What is looked up once (degrees, one wide) is not sliced.
-        products = trace.widths("forward", "backward", "evaluation")
-        narrowest = min([width for width in (*trace.widths("setup"), *products) if width > 1], default=num_features)
+        products = trace.products
+        # Constants are as wide as the features.
+        constants = [] if all(trace.changes_in_training) else [num_features]
+        narrowest = min([*products, *constants], default=num_features)
         return Workload(num_features, tuple(products), True, narrowest, objection)
