@@ -61,20 +61,6 @@ class HistoricalAggregator(Aggregator):
         """Returns the rows that the steps of an epoch run on."""
         return self.trained_on
 
-    def after_refresh(self, run: Callable[[Shard], None]) -> None:
-        """Called after each refresh, in training mode and without gradients.
-
-        Args:
-            run: runs the model on rows, with this aggregator.
-        """
-
-    def run_ahead(self, run: Callable[[Shard], None]) -> None:
-        """Runs, before each step and without gradients, what the step needs: here nothing.
-
-        Args:
-            run: runs the model on rows, with this aggregator.
-        """
-
     @property
     def needs_refresh(self) -> bool:
         """Whether a refresh would bring anything new."""
@@ -111,6 +97,10 @@ class HistoricalAggregator(Aggregator):
 
     @property
     def is_shared(self) -> bool:
+        return True
+
+    @property
+    def counts_calls(self) -> bool:
         return True
 
     @property

@@ -22,7 +22,6 @@ from laconic.cached.turns import MOST_OVER_OWNED, mark_seen
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.graph import Adjacency, Shard
-from laconic.graph.shard import padded
 from laconic.kernels.compress import as_indices, compress_edges
 from laconic.kernels.keyed import fold_key
 from laconic.sharded.chunk_map import by_owner
@@ -200,14 +199,14 @@ class _KnownEdges:
         largest = communicator.all_reduce(torch.tensor([len(rows) + len(halo)]), op="max")
         shard = Shard(
             x=torch.cat([before.x, taken.start(before.x).wait()]),
-            y=padded(before.y, len(rows)),
+            y=before.y,
             edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
             adjacency=adjacency,
             node_ids=node_ids,
             num_owned=before.num_owned,
-            train_mask=padded(before.train_mask, len(rows)),
-            val_mask=padded(before.val_mask, len(rows)),
-            test_mask=padded(before.test_mask, len(rows)),
+            train_mask=before.train_mask,
+            val_mask=before.val_mask,
+            test_mask=before.test_mask,
             edge_weight=None if self.weight is None else self.weight[torch.from_numpy(order.astype(np.int64))],
             halo_ids=exchange.start(node_ids).wait(),
         )
@@ -245,13 +244,9 @@ def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Se
     return replace(
         shard,
         x=torch.cat([shard.x, halo_features]),
-        y=padded(shard.y, num_owned + num_halo),
         edge_index=torch.from_numpy(np.stack([extended.indices, extended.row_of_edge]).astype(np.int64)),
         adjacency=extended,
         node_ids=shard.source_ids,
-        train_mask=padded(shard.train_mask, num_owned + num_halo),
-        val_mask=padded(shard.val_mask, num_owned + num_halo),
-        test_mask=padded(shard.test_mask, num_owned + num_halo),
         edge_weight=weight,
         halo_ids=shard.halo_ids[:0],
     )

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from laconic.attach import attach, detached_copy
 from laconic.cached.intervals import Intervals
 from laconic.cached.neighbour_cache import NeighbourCache
-from laconic.cached.recomputing import RecomputingAggregator
 from laconic.cached.refresh_coder import RefreshCoder
 from laconic.cached.stage import Recorder, stage_of, to_scale
 from laconic.comm.ledger import Ledger, merged
@@ -59,7 +58,8 @@ def rehearse(
                 combine_buffers(actor, stage.shard.num_rows, stage.communicator)
 
         def step_and_evaluate() -> None:
-            act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
+            gradients = SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients")
+            act(actor, gradients, dataclasses.replace(stage, shard=attachment.shard))
 
         attachment.call_before_evaluation(settle)
         halo = dataclasses.replace(cache.halo, placement=few)
@@ -85,18 +85,3 @@ def rehearse(
     rows = merged(rows)
     once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
     return [*once, *(row for row in rows if row.phase != "setup")]
-
-
-def num_hops_of(model: nn.Module, placement: Placement) -> int:
-    """Returns how many times `model` sums up what changes in training: so many hops of neighbours a loss depends on.
-
-    Raises UnsupportedModelError for a model whose sums cannot be kept for reasons that its modules do not show.
-    """
-    stage = stage_of(placement)
-    actor = detached_copy(model)
-    with torch.random.fork_rng(devices=[]):
-        attachment = attach(actor, stage.shard, aggregator=ShardedAggregator(stage))
-        played = NeighbourCache(attachment, stage, keeps_sums=True)
-        played.refresh()
-    assert isinstance(played.aggregator, RecomputingAggregator)
-    return played.aggregator.num_hops

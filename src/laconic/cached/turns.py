@@ -62,12 +62,12 @@ def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) ->
 
     Args:
         adjacency: edges that arrive at owned rows, from owned and, behind them, halo rows, (N x (N + H)).
-        seeing: from where: a mask over owned rows, (N,).
+        seeing: from where: a mask over the first rows.
     """
     num_owned = adjacency.num_rows
     targets, sources = adjacency.row_of_edge, adjacency.indices
     seen = np.zeros(adjacency.num_columns, bool)
-    seen[:num_owned] = seeing
+    seen[: len(seeing)] = seeing
     mark_seen(seen, sources, targets, num_hops)
     halo = seen[num_owned:]
     return np.flatnonzero(halo) if halo.sum() <= _WORTH_CHOOSING * len(halo) and len(halo) else None

@@ -8,7 +8,6 @@ from torch import nn
 
 from laconic.attach import attach, detached_copy
 from laconic.attach.aggregator import LocalAggregator
-from laconic.attach.scope import StandIn
 from laconic.cached.intervals import Intervals
 from laconic.cached.stage import stage_of, to_scale
 from laconic.comm.ledger import Ledger, merged
@@ -57,11 +56,12 @@ def rehearse(
                 combine_buffers(actor, stage.shard.num_rows, stage.communicator)
 
         def step_and_evaluate() -> None:
-            act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
+            gradients = SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients")
+            act(actor, gradients, dataclasses.replace(stage, shard=attachment.shard))
 
         attachment.call_before_evaluation(settle)
         alone = _without_halo(stage.shard)
-        attachment.train_on(StandIn(alone, LocalAggregator(alone, remember_inputs=True)))
+        attachment.train_on(alone, LocalAggregator(alone, remember_inputs=True))
         if epoch > 1:
             step_and_evaluate()
             ledger.take(0)
