@@ -34,9 +34,11 @@ from laconic.cached.historical import HistoricalAggregator, plus_constant
 from laconic.cached.khop_halo import with_halo_rows
 from laconic.cached.stage import RowCoder
 from laconic.cached.summed_calls import SummedCalls
-from laconic.cached.turns import TurnCopies, TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
+from laconic.cached.turns import TurnCopies, Turns, copies_outweigh, halo_seen, multiply_in_turn, turns_for
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
+from laconic.graph.operators.linear import LinearOperator
+from laconic.graph.operators.slices import columns_of
 from laconic.sharded.placement import Placement
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
@@ -103,7 +105,7 @@ class RecomputingAggregator(HistoricalAggregator):
         self._of_turn: Shard | None = None
         self._copies = TurnCopies()
         self._extended: Shard | None = None
-        self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
+        self._of_turns: dict[tuple[Linear, int], LinearOperator] = {}
         # Whether the pass under way computes a group ahead of the step; and what all of them add to the sums of each
         # call, (N, F).
         self._is_ahead = False
@@ -134,14 +136,11 @@ class RecomputingAggregator(HistoricalAggregator):
 
     def _rows_of_turn(self) -> Shard:
         whole = self.trained_on
-        if self._computes_all:
+        if self._groups.has_all_in_one:
             return whole
         node_ids, _ = self._rows_of(whole.node_ids)
-        return self._shard_of(self._part_of_constant(whole.x), node_ids)
-
-    def _shard_of(self, x: Tensor, node_ids: Tensor) -> Shard:
-        """Returns a shard of some of the rows. Edges are those of all rows: nobody but `linear` knows them."""
-        return replace(self.trained_on, x=x, node_ids=node_ids)
+        # Edges are those of all rows: nobody but `linear` knows them.
+        return replace(whole, x=self._part_of_constant(whole.x), node_ids=node_ids)
 
     def begin(self, *, is_training: bool) -> None:
         if is_training and not self._is_ahead:
@@ -177,12 +176,14 @@ class RecomputingAggregator(HistoricalAggregator):
             yield
         if self._turns is None:
             self._turns = self._make_turns()
-            self._kept = [self._among_those_seen(number, sums) for number, sums in enumerate(self._kept)]
+            everyone, self._kept = self._kept, []
+            for number, sums in enumerate(everyone):
+                self._keep(number, sums)
 
-    def _among_those_seen(self, number: int, sums: Tensor) -> Tensor:
-        """Returns the sums of the halo rows that take part; all of them where they are constant, or not known yet."""
+    def _keep(self, number: int, sums: Tensor) -> None:
+        """Keeps the sums of the halo rows that take part; of all of them where they are constant, or not known yet."""
         changes = self._calls.change_in_training[number]
-        return sums if self._turns is None or not changes else self._turns.among(sums)
+        self._kept.append(sums if self._turns is None or not changes else self._turns.among(sums))
 
     def _make_turns(self) -> Turns:
         shard = self._shard
@@ -210,30 +211,34 @@ class RecomputingAggregator(HistoricalAggregator):
         if self.is_remembered(x):
             whole = self._sums_of_constant(aggregation, x)
             if self._is_refreshing:
-                self._kept.append(self._among_those_seen(number, self._parts(whole)[1]))
-            return whole if self._computes_all else self._part_of_constant(whole)
+                self._keep(number, self._parts(whole)[1])
+            return self._part_of_constant(whole)
+        if self._is_refreshing:
+            return self._refreshed_sums(number, aggregation, *self._parts(x))
+        kept = self._groups.of_turn(self._kept[number], self._turn).to(x.dtype)
+        columns = self._columns(aggregation)
         if self._is_ahead:
-            return self._count_ahead(number, aggregation, x)
+            self._from_others[number] = columns.multiply(x, add_to=self._from_others.get(number))
+            return kept
         own, halo = self._parts(x)
-        if not self._computes_all:
-            kept = self._groups.of_turn(self._kept[number], self._turn)
-            return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
-        operator = self._operator(aggregation)
-        if self._is_refreshing and self._calls.makes_outputs(number):
-            # Nobody reads what comes of these sums: they do not travel, and the pass goes on with anything.
-            self._kept.append(self._among_those_seen(number, torch.zeros_like(halo)))
-            return torch.zeros_like(x)
-        sums = operator.own_own @ own + operator.own_other @ halo
-        halo_sums = self._fetch_sums(number, sums) if self._is_refreshing else self._kept[number]
-        return torch.cat([sums, halo_sums.to(x.dtype)])
+        sums = self._operator(aggregation).own_own @ own
+        if number in self._from_others:
+            sums = plus_constant(sums, self._from_others.pop(number))
+        return torch.cat([sums + multiply_in_turn(columns, halo, self._groups.num_turns), kept])
 
-    def _fetch_sums(self, number: int, sums: Tensor) -> Tensor:
-        """Fetches and keeps the sums that owners of halo rows made in the call `number`, (H, F); they get ours."""
+    def _refreshed_sums(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
+        """Returns the sums of all rows, (N + H, F); those of halo rows come from their owners, and are kept."""
+        operator = self._operator(aggregation)
+        if self._calls.makes_outputs(number):
+            # Nobody reads what comes of these sums: they do not travel, and the pass goes on with anything.
+            self._keep(number, torch.zeros_like(halo))
+            return torch.zeros_like(torch.cat([own, halo]))
+        sums = operator.own_own @ own + operator.own_other @ halo
         with self._booked():
             way = self._exchange if self._coder is None else self._coder.route(self._layer)
             fetched = way.start(sums).wait()
-        self._kept.append(self._among_those_seen(number, fetched))
-        return fetched
+        self._keep(number, fetched)
+        return torch.cat([sums, fetched.to(sums.dtype)])
 
     def _sums_of_constant(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of the constant that x is a part of, (N + H, F)."""
@@ -241,34 +246,18 @@ class RecomputingAggregator(HistoricalAggregator):
             aggregation, self._constant_of(x), lambda rows: self._with_exact_halo(aggregation, rows)
         )
 
-    @property
-    def _computes_all(self) -> bool:
-        """Whether the pass under way computes all halo rows."""
-        return self._is_refreshing or self._groups.has_all_in_one
-
-    def _count_ahead(self, number: int, aggregation: Linear, halo: Tensor) -> Tensor:
-        """Adds what a group ahead of the step, (G, F), gives to the sums of owned rows; returns its own sums."""
-        before = self._from_others.get(number)
-        self._from_others[number] = self._columns(aggregation).block.multiply(halo, add_to=before)
-        return self._groups.of_turn(self._kept[number], self._turn).to(halo.dtype)
-
-    def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
-        """Returns the sums of owned rows, (N, F); right for those that training rows see."""
-        sums = self._operator(aggregation).own_own @ own
-        others = self._from_others.pop(number, None)
-        if others is not None:
-            sums = plus_constant(sums, others)
-        return sums + self._columns(aggregation).multiply(halo)
-
-    def _columns(self, aggregation: Linear) -> TurnOperator:
-        """Returns the columns of the group whose turn it is."""
-        key = (aggregation, self._turn)
+    def _columns(self, aggregation: Linear) -> LinearOperator:
+        """Returns the columns of the group whose turn it is, (N x G)."""
+        remote, key = self._operator(aggregation).own_other, (aggregation, self._turn)
         if key not in self._of_turns:
-            self._of_turns[key] = TurnOperator(self._operator(aggregation).own_other, self._turn, self._groups)
+            columns = self._groups.columns(self._turn)
+            self._of_turns[key] = remote if self._groups.has_all_in_one else columns_of(remote, columns)
         return self._of_turns[key]
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
-        """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
+        """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F); in a refresh all of them."""
+        if self._is_refreshing or self._groups.has_all_in_one:
+            return whole
         return self._copies.of(whole, lambda room: self._rows_of(whole, room))
 
     def _rows_of(self, whole: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
