@@ -24,7 +24,7 @@ from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
 from laconic.attach.forward import plain_forward, signature_of
 from laconic.attach.norms import is_over_nodes, norm_forward
-from laconic.attach.owned_rows import check_epoch_inputs, owned_rows, placed_inputs, refuse_input_gradients
+from laconic.attach.owned_rows import owned_rows, placed_inputs, refuse_epoch_inputs, refuse_input_gradients
 from laconic.attach.scope import Scope
 from laconic.attach.shared import NOT_ROWS, is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
 from laconic.attach.trimming import TrimmedRows
@@ -70,7 +70,8 @@ class Attachment:
 
         Training passes work on its rows with `aggregator`. Evaluation stays exact, see `owned_rows.py`.
         """
-        self.shard, self._scope.of_epoch = shard, (shard, aggregator)
+        self.shard = shard
+        self._scope.start_epoch(shard, aggregator)
         return shard
 
     def call_before_evaluation(self, function: Callable[[], object]) -> None:
@@ -310,8 +311,9 @@ def _evaluate(self: Any, scope: Scope, *args: Any, **kwargs: Any) -> Any:
 
 def _step(self: Any, scope: Scope, *args: Any, **kwargs: Any) -> Any:
     with scope.stepping():
-        if scope.of_epoch is not None:
-            check_epoch_inputs(scope.shard, (*args, *kwargs.values()))
+        given = (*args, *kwargs.values())
+        if scope.of_epoch is not None and not (len(given) > 1 and scope.is_of_epoch(given)):
+            refuse_epoch_inputs()
         try:
             out = _owned_outputs(self, scope, KeyedDropout(scope), *args, **kwargs)
             _watch_gradients(out, scope)

@@ -8,7 +8,7 @@ shard of the epoch, as training is, and works on the rows as they were placed: t
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -40,15 +40,13 @@ def placed_inputs(shard: Shard, placed: Shard, args: Any, kwargs: Any) -> tuple[
     return inputs
 
 
-def check_epoch_inputs(shard: Shard, given: tuple[object, ...]) -> None:
-    """Raises UnsupportedModelError unless a model is trained on the tensors of the epoch's shard themselves."""
-    own = {id(tensor) for tensor in (shard.x, shard.edge_index, shard.edge_weight)}
-    if len(given) < 2 or any(value is not None and id(value) not in own for value in given):
-        raise UnsupportedModelError(
-            "In training this strategy knows neighbours on other ranks by the rows and edges of the epoch's shard. "
-            "Take that shard (for epoch, shard in session.epochs(100)), and call the model with its shard.x and "
-            "shard.edge_index themselves (and shard.edge_weight or none), and nothing else."
-        )
+def refuse_epoch_inputs() -> NoReturn:
+    """Raises UnsupportedModelError: a model is trained on other tensors than those of the epoch's shard."""
+    raise UnsupportedModelError(
+        "In training this strategy knows neighbours on other ranks by the rows and edges of the epoch's shard. Take "
+        "that shard (for epoch, shard in session.epochs(100)), leave its tensors as they are, and call the model with "
+        "its shard.x and shard.edge_index themselves (and shard.edge_weight or none), and nothing else."
+    )
 
 
 def refuse_input_gradients(shard: Shard, given: Iterable[object]) -> None:

@@ -37,6 +37,7 @@ class Scope:
         self.edge_ends: list[Tensor] = []
         self.of_epoch: tuple[Shard, Aggregator] | None = None
         """The rows that steps of this epoch work on, where evaluation works on others; None: on the same."""
+        self._epoch_versions: tuple[int, ...] = ()
         self.before_evaluation: Callable[[], object] | None = None
         """Called before a forward pass in eval mode."""
         self.before_gradients: Callable[[], None] | None = None
@@ -62,6 +63,15 @@ class Scope:
             yield
         finally:
             self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.of_epoch = before
+
+    def start_epoch(self, shard: Shard, aggregator: Aggregator) -> None:
+        """From now on steps work on `shard`."""
+        self.of_epoch, self._epoch_versions = (shard, aggregator), _versions(shard)
+
+    def is_of_epoch(self, values: tuple[object, ...]) -> bool:
+        """Whether values are the tensors of the epoch's shard, unchanged since the epoch began, or None."""
+        own = {id(tensor) for tensor in (self.shard.x, self.shard.edge_index, self.shard.edge_weight, None)}
+        return all(id(value) in own for value in values) and _versions(self.shard) == self._epoch_versions
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -146,6 +156,11 @@ class Scope:
             "A model that is attached to a graph cannot be pickled. Save model.state_dict() instead: its keys are "
             "PyG's own and load into a plain model."
         )
+
+
+def _versions(shard: Shard) -> tuple[int, ...]:
+    tensors = (shard.x, shard.edge_index, shard.edge_weight)
+    return tuple(_version(tensor) for tensor in tensors if tensor is not None)
 
 
 def _version(tensor: Tensor) -> int:

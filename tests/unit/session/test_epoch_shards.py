@@ -90,13 +90,16 @@ def test_evaluation_on_the_shard_of_an_epoch_is_exact(graph, on_ranks, strategy)
     np.testing.assert_allclose(vectors.vectors, hidden[0].numpy(), **EXACT)
 
 
-@pytest.mark.parametrize("strategy", [STRATEGIES["sums"], STRATEGIES["grappa"]])
+@pytest.mark.parametrize("strategy", [STRATEGIES["sums in groups"], STRATEGIES["grappa"]])
 def test_a_step_on_another_shard_than_the_epochs_is_refused_on_all_ranks(graph, on_ranks, strategy):
     def work(communicator):
         session, (placed, *_, shard) = trained(graph, strategy, communicator)
         for x, edges in ((placed.x, placed.edge_index), (2 * shard.x, shard.edge_index)):
             with pytest.raises(UnsupportedModelError, match=r"for epoch, shard in session.epochs\(100\)"):
                 session.model(x, edges)
+        shard.x.mul_(2)
+        with pytest.raises(UnsupportedModelError, match="leave its tensors as they are"):
+            session.model(shard.x, shard.edge_index)
 
     on_ranks(NUM_RANKS, work)
 

@@ -12,7 +12,6 @@ from laconic.attach.aggregator import LocalAggregator
 from laconic.cached.interval_worker import IntervalWorker
 from laconic.cached.intervals import Intervals
 from laconic.gradients.reductions import GradientReduction
-from laconic.graph import Shard
 from laconic.papers.grappa.correction import Correction
 from laconic.papers.grappa.rehearsal import rehearse
 from laconic.papers.grappa.sweeper import Sweeper
@@ -80,10 +79,6 @@ class GrappaWorker(IntervalWorker):
     @property
     def row_factors(self) -> Tensor | None:
         return self._row_factors
-
-    @property
-    def drawn_from(self) -> Shard:
-        return self.attachment.shard
 
     def take_records(self) -> list[CoverageRecord]:
         taken, self._records = self._records, []
