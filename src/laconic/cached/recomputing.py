@@ -30,7 +30,7 @@ from laconic.attach.aggregator import Linear
 from laconic.attach.fixed_operators import why_not_fixed
 from laconic.attach.norms import is_over_nodes
 from laconic.attach.remembered import RememberedInputs
-from laconic.cached.historical import HistoricalAggregator, plus_constant
+from laconic.cached.historical import HistoricalAggregator
 from laconic.cached.khop_halo import with_halo_rows
 from laconic.cached.stage import RowCoder
 from laconic.cached.summed_calls import SummedCalls
@@ -223,7 +223,7 @@ class RecomputingAggregator(HistoricalAggregator):
         own, halo = self._parts(x)
         sums = self._operator(aggregation).own_own @ own
         if number in self._from_others:
-            sums = plus_constant(sums, self._from_others.pop(number))
+            sums.add_(self._from_others.pop(number))
         return torch.cat([sums + multiply_in_turn(columns, halo, self._groups.num_turns), kept])
 
     def _refreshed_sums(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
@@ -234,9 +234,7 @@ class RecomputingAggregator(HistoricalAggregator):
             self._keep(number, torch.zeros_like(halo))
             return torch.zeros_like(torch.cat([own, halo]))
         sums = operator.own_own @ own + operator.own_other @ halo
-        with self._booked():
-            way = self._exchange if self._coder is None else self._coder.route(self._layer)
-            fetched = way.start(sums).wait()
+        fetched = self._fetch_now(sums)
         self._keep(number, fetched)
         return torch.cat([sums, fetched.to(sums.dtype)])
 

@@ -6,16 +6,14 @@ as many hops of neighbours as calls of a training pass sum up rows that change:
     num_hops = sum over calls c of [rows of c change in training]
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from laconic.attach import attach, detached_copy
-from laconic.attach.aggregator import Aggregator, Linear
+from laconic.attach.aggregator import Linear, LocalAggregator
 from laconic.attach.forward import run_model
 from laconic.attach.remembered import RememberedInputs
 from laconic.errors import UnsupportedModelError
@@ -70,19 +68,20 @@ class SummedCalls:
 
 
 @final
-class _Noting(Aggregator):
+class _Noting(LocalAggregator):
     """Sums up three rows, and notes of which calls the rows change."""
 
     def __init__(self, placement: Placement) -> None:
         self.shard = stage_shard(placement.shard, num_halo=0)
-        super().__init__(self.shard)
-        self._constants = RememberedInputs(self.shard.x, num_rows=placement.largest_num_rows)
+        super().__init__(self.shard, remember_inputs=False)
+        # Whether sums are kept depends on the size of the features on all ranks.
+        self._remembered = RememberedInputs(self.shard.x, num_rows=placement.largest_num_rows)
         self._changes: list[bool] = []
 
     def calls_of(self, model: nn.Module) -> tuple[bool, ...]:
         """Runs the model, and returns of each call whether its rows change."""
         run_model(model, self.shard)
-        if not self._constants.are_intact:
+        if not self._remembered.are_intact:
             raise UnsupportedModelError(
                 "A layer changes its input in place (inplace=True), and that was what is kept of neighbours. Leave "
                 "inplace out, or use keep=rows."
@@ -97,17 +96,8 @@ class _Noting(Aggregator):
         self._changes = []
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
-        operator = aggregation.on(self._shard)
         self._changes.append(not self.is_remembered(x))
-        return operator @ x if self._changes[-1] else self._constants.recall(aggregation, x, operator.multiply)
-
-    def linear_with_edge_dropout(
-        self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
-    ) -> Tensor:
-        raise AssertionError("sums over edges that are dropped anew in every step are not kept")
-
-    def is_remembered(self, x: Tensor) -> bool:
-        return self._constants.covers(x)
+        return super().linear(aggregation, x)
 
     def aggregates_first(self, x: Tensor, width_out: int) -> bool:
         return True
