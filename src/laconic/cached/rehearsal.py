@@ -1,8 +1,10 @@
 """What an epoch with historical neighbours will cost, known before it: gradients, an evaluation, a refresh.
 
-epoch 1                  first refresh + step and evaluation, with what the evaluation has once
-epoch with a refresh     later refresh + step and evaluation: constants have come
-any other epoch          step and evaluation
+    epoch 1                  first refresh + step and evaluation, with what the evaluation has once
+    epoch with a refresh     later refresh + step and evaluation: constants have come
+    any other epoch          step and evaluation
+
+Each of these is played once, on three rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +17,6 @@ from torch import Tensor, nn
 
 from laconic.cached.intervals import Intervals
 from laconic.cached.neighbour_cache import NeighbourCache
-from laconic.cached.recomputing import RecomputingAggregator
 from laconic.cached.refresh_coder import RefreshCoder
 from laconic.comm.ledger import Ledger, merged
 from laconic.gradients.reductions import GradientReduction
@@ -116,15 +117,3 @@ def rehearsing_apart(
 
         rehearsal.attachment.call_before_evaluation(settle)
         yield rehearsal
-
-
-def num_hops_of(model: nn.Module, placement: Placement) -> int:
-    """Returns how many times `model` sums up what changes in training: so many hops of neighbours a loss depends on.
-
-    Raises UnsupportedModelError for a model whose sums cannot be kept for reasons that its modules do not show.
-    """
-    with rehearsing(model, placement) as rehearsal:
-        played = NeighbourCache(rehearsal.attachment, rehearsal.miniature, keeps_sums=True)
-        played.refresh()
-    assert isinstance(played.aggregator, RecomputingAggregator)
-    return played.aggregator.num_hops

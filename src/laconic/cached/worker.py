@@ -65,9 +65,8 @@ class CachedWorker(IntervalWorker):
             self.attachment.call_on_changed_rows(warning_of_old_weights())
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
-        shard = super().start_epoch(epoch, step)
-        self.cache.start_epoch(epoch)
-        return shard
+        super().start_epoch(epoch, step)
+        return self.cache.start_epoch(epoch)
 
     def _enter(self, interval: int, epoch: int) -> None:
         if self._coder is not None:

@@ -167,7 +167,7 @@ class Rehearsal:
         """Returns which sums change in training, which in evaluation, and whether those that do not are intact."""
         model, aggregator = self.attachment.model, self.aggregator
         gradients = self.share(model, self.miniature.communicator)
-        with counter:
+        with torch.enable_grad(), counter:
             loss = run_model(model.train(), self.attachment.shard).sum()
             torch.autograd.backward(gradients.share(loss, weight=1.0))
         in_training, is_intact = tuple(aggregator.changes), aggregator.keeps_inputs_intact

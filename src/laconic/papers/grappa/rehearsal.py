@@ -3,7 +3,6 @@
 from torch import nn
 
 from laconic.attach.aggregator import LocalAggregator
-from laconic.attach.scope import StandIn
 from laconic.cached.intervals import Intervals
 from laconic.cached.rehearsal import rehearsing_apart
 from laconic.comm.ledger import Ledger, merged
@@ -24,7 +23,7 @@ def trace_apart(model: nn.Module, placement: Placement, reduction: GradientReduc
     """
     with rehearsing_apart(model, placement, reduction) as rehearsal:
         alone = rehearsal.attachment.shard
-        rehearsal.attachment.train_on(StandIn(alone, LocalAggregator(alone, remember_inputs=True)))
+        rehearsal.attachment.train_on(alone, LocalAggregator(alone, remember_inputs=True))
         return rehearsal.run()
 
 

@@ -10,11 +10,9 @@ from typing import final
 from torch import Tensor
 
 from laconic.attach.aggregator import LocalAggregator
-from laconic.attach.scope import StandIn
 from laconic.cached.interval_worker import IntervalWorker
 from laconic.cached.intervals import Intervals
 from laconic.gradients.reductions import GradientReduction
-from laconic.graph import Shard
 from laconic.papers.grappa.correction import Correction
 from laconic.papers.grappa.rehearsal import predict, trace_apart
 from laconic.papers.grappa.sweeper import Sweeper
@@ -53,7 +51,6 @@ class GrappaWorker(IntervalWorker):
         self.plan = plan
         self.sweeper = sweeper
         self._correction = correction
-        self._view = placement.shard
         self._row_factors: Tensor | None = None
         self._records: list[CoverageRecord] = []
         # Of the run, where known.
@@ -77,18 +74,13 @@ class GrappaWorker(IntervalWorker):
             factors = view.factors(sweep.edge_weight_of_held_row(communicator.rank))
         degrees = view.degrees if correction.divides_by_degree else None
         aggregator = LocalAggregator(view.shard, remember_inputs=True, degrees=degrees, factors=factors)
-        self._view = view.shard
-        self.attachment.train_on(StandIn(view.shard, aggregator))
+        self.attachment.train_on(view.shard, aggregator)
         if not self.intervals.is_last(interval, self._num_epochs):
             self.sweeper.start(interval + 1)
 
     @property
     def row_factors(self) -> Tensor | None:
         return self._row_factors
-
-    @property
-    def drawn_from(self) -> Shard:
-        return self._view
 
     def take_records(self) -> list[CoverageRecord]:
         taken, self._records = self._records, []
