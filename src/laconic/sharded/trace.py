@@ -169,8 +169,10 @@ class Rehearsal:
         gradients = self.share(model, self.miniature.communicator)
         with torch.enable_grad(), counter:
             loss = run_model(model.train(), self.attachment.shard).sum()
+            # Before the backward pass, in which a checkpoint would sum up once more.
+            in_training = tuple(aggregator.changes)
             torch.autograd.backward(gradients.share(loss, weight=1.0))
-        in_training, is_intact = tuple(aggregator.changes), aggregator.keeps_inputs_intact
+        is_intact = aggregator.keeps_inputs_intact
         model.zero_grad()
         with torch.no_grad():
             run_model(model.eval(), self.attachment.shard)
