@@ -26,7 +26,6 @@ from laconic.cached.summed_calls import SummedCalls
 from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.sharded.placement import Placement
-from laconic.sharded.trace import Traces
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ class NeighbourCache:
         return self._attachment.train_on(self.aggregator.take_turn(epoch), self.aggregator)
 
     def _trace(self) -> SummedCalls:
-        return SummedCalls.of(Traces(self._attachment.model), self.placement)
+        return SummedCalls.of(self._attachment.model, self.placement)
 
     def _run_on(self, shard: Shard) -> None:
         model = self._attachment.model

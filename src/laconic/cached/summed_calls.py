@@ -1,4 +1,4 @@
-"""SummedCalls: which sums over neighbours a model makes, known from its trace.
+"""SummedCalls: which sums over neighbours a model makes, noted in one pass of each mode over three rows.
 
 A call sums up constant rows (the features, their powers) or rows that change with weights or dropout. A loss depends on
 as many hops of neighbours as calls of a training pass sum up rows that change:
@@ -9,9 +9,11 @@ as many hops of neighbours as calls of a training pass sum up rows that change:
 from dataclasses import dataclass
 from typing import final
 
+from torch import nn
+
 from laconic.errors import UnsupportedModelError
 from laconic.sharded.placement import Placement
-from laconic.sharded.trace import Traces
+from laconic.sharded.trace import rehearsing
 
 
 @final
@@ -42,18 +44,19 @@ class SummedCalls:
         return self.change_in_evaluation[number] and not any(self.change_in_evaluation[number + 1 :])
 
     @staticmethod
-    def of(traces: Traces, placement: Placement) -> "SummedCalls":
-        """Returns the calls of a model, by its trace on a placement.
+    def of(model: nn.Module, placement: Placement) -> "SummedCalls":
+        """Returns the calls of a model, which is copied and stays as it is.
 
         Raises UnsupportedModelError where sums of halo rows that are kept would be taken for others.
         """
-        trace = traces.of(placement)
-        if not trace.is_intact:
+        with rehearsing(model, placement) as rehearsal:
+            changes, is_intact = rehearsal.sums()
+        if not is_intact:
             raise UnsupportedModelError(
                 "A layer changes its input in place (inplace=True), and that was what is kept of neighbours. Leave "
                 "inplace out, or use keep=rows."
             )
-        calls = SummedCalls(trace.changes_in_training, trace.changes_in_evaluation)
+        calls = SummedCalls(*changes)
         found = len(calls.change_in_training), len(calls.change_in_evaluation)
         if found[0] != found[1]:
             raise UnsupportedModelError(

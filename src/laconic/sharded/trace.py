@@ -163,11 +163,24 @@ class Rehearsal:
             each = ledger.take(1)
         return Trace(once, tuple(each), exchanges, in_training, in_evaluation, is_intact, flops)
 
+    def sums(self) -> tuple[list[tuple[bool, ...]], bool]:
+        """Returns which sums change in training, and in evaluation, by forward passes alone; and whether all are whole.
+
+        A backward pass runs layers inside of an activation checkpoint again, which not all strategies allow.
+        """
+        found, is_intact = [], True
+        with torch.no_grad():
+            for mode in (True, False):
+                run_model(self.attachment.model.train(mode), self.attachment.shard)
+                found.append(tuple(self.aggregator.changes))
+                is_intact &= self.aggregator.keeps_inputs_intact
+        return found, is_intact
+
     def _play(self, counter: "_FlopCounter") -> tuple[tuple[bool, ...], tuple[bool, ...], bool]:
         """Returns which sums change in training, which in evaluation, and whether those that do not are intact."""
         model, aggregator = self.attachment.model, self.aggregator
         gradients = self.share(model, self.miniature.communicator)
-        with torch.enable_grad(), counter:
+        with counter:
             loss = run_model(model.train(), self.attachment.shard).sum()
             # Before the backward pass, in which a checkpoint would sum up once more.
             in_training = tuple(aggregator.changes)

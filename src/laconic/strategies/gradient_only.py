@@ -139,7 +139,7 @@ class PlacedApart(PlacedRows):
         """Returns the rows of others that are computed here, and those that are cached."""
         reach = self.settings.reach
         if keeps_sums:
-            halo = expand_halo(self.placement, SummedCalls.of(self.traces, self.placement).num_hops, reach)
+            halo = expand_halo(self.placement, SummedCalls.of(self.run.model, self.placement).num_hops, reach)
         else:
             halo = expand_halo(self.placement, reach or 1, reach or 1)
         if keeps_sums or self.settings.extends_rows:
