@@ -225,7 +225,6 @@ class Aggregator(ABC):
         return AttentionSetting(self._shard.adjacency, **vars(settings), node_ids=self._shard.source_ids)
 
 
-@final
 class LocalAggregator(Aggregator):
     """All rows and edges are here: one machine, or one mini-batch.
 

@@ -22,13 +22,14 @@ from laconic.attach.aggregator import Aggregator, LocalAggregator
 from laconic.attach.checkpointing import is_run_twice, refuse_second_run
 from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
-from laconic.attach.forward import needs_edge_weight, plain_forward, signature_of
+from laconic.attach.forward import plain_forward, signature_of
 from laconic.attach.norms import is_over_nodes, norm_forward
-from laconic.attach.scope import Scope, StandIn
+from laconic.attach.owned_rows import owned_rows, placed_inputs, refuse_epoch_inputs, refuse_input_gradients
+from laconic.attach.scope import Scope
 from laconic.attach.shared import NOT_ROWS, is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
-from laconic.attach.trimming import TrimmedRows, owned_rows, refuse_input_gradients
+from laconic.attach.trimming import TrimmedRows
 from laconic.attach.uncompiled import uncompiled
-from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.errors import ConfigError
 from laconic.graph import Shard
 
 logger = logging.getLogger(__name__)
@@ -64,10 +65,14 @@ class Attachment:
         self.shard = shard
         self._scope.enter(shard, aggregator)
 
-    def train_on(self, stand_in: StandIn | None) -> None:
-        """From now on training forward passes, called on the shard as before, run on `stand_in`."""
-        assert stand_in is None or stand_in.shard.num_rows >= self.shard.num_rows
-        self._scope.stand_in = stand_in
+    def train_on(self, shard: Shard, aggregator: Aggregator) -> Shard:
+        """From now on the model is called on `shard`, whose first rows are the owned ones; returns it.
+
+        Training passes work on its rows with `aggregator`. Evaluation stays exact, see `owned_rows.py`.
+        """
+        self.shard = shard
+        self._scope.start_epoch(shard, aggregator)
+        return shard
 
     def call_before_evaluation(self, function: Callable[[], object]) -> None:
         """From now on `function` is called before each forward pass in eval mode."""
@@ -288,30 +293,44 @@ def _is_lazy(conv: nn.Module) -> bool:
 
 def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
-    if self.training and scope.stand_in is not None:
-        return _forward_on_stand_in(self, scope, scope.stand_in, *args, **kwargs)
-    if not self.training and scope.before_evaluation is not None:
+    return _step(self, scope, *args, **kwargs) if self.training else _evaluate(self, scope, *args, **kwargs)
+
+
+def _evaluate(self: Any, scope: Scope, *args: Any, **kwargs: Any) -> Any:
+    if scope.before_evaluation is not None:
         scope.before_evaluation()
-    if not self.training and scope.aggregator.is_shared and is_of_another_graph(scope.shard, args, kwargs):
+    shards = [scope.shard]
+    if scope.of_epoch is not None:
+        shards.append(scope.of_epoch[0])
+        args, kwargs = placed_inputs(shards[1], shards[0], args, kwargs)
+    if scope.aggregator.is_shared and all(is_of_another_graph(shard, args, kwargs) for shard in shards):
         with scope.elsewhere():
             return plain_forward(self)(self, *args, **kwargs)
-    if scope.shard.rows_within:
-        refuse_input_gradients(scope.shard, (*args, *kwargs.values()))
-    inner = _inner_forward(self, scope)
-    if not self.training:
-        with scope.passing(is_training=False), _trimming(scope):
-            return owned_rows(scope.shard, inner(self, *args, **kwargs))
-    scope.call = 0
-    scope.edge_ends.clear()
-    scope.grad_enabled = torch.is_grad_enabled()
-    try:
-        with scope.passing(is_training=True), KeyedDropout(scope), _trimming(scope):
-            out = owned_rows(scope.shard, inner(self, *args, **kwargs))
-        _watch_gradients(out, scope)
-        return out
-    finally:
-        scope.grad_enabled = False
-        scope.step += 1
+    return _owned_outputs(self, scope, nullcontext(), *args, **kwargs)
+
+
+def _step(self: Any, scope: Scope, *args: Any, **kwargs: Any) -> Any:
+    with scope.stepping():
+        given = (*args, *kwargs.values())
+        if scope.of_epoch is not None and not (len(given) > 1 and scope.is_of_epoch(given)):
+            refuse_epoch_inputs()
+        try:
+            out = _owned_outputs(self, scope, KeyedDropout(scope), *args, **kwargs)
+            _watch_gradients(out, scope)
+            return out
+        finally:
+            scope.grad_enabled = False
+            scope.step += 1
+
+
+def _owned_outputs(self: Any, scope: Scope, mode: AbstractContextManager[object], *args: Any, **kwargs: Any) -> Any:
+    """Returns what a forward pass of the model on the shard in use gives for the owned rows."""
+    refuse_input_gradients(scope.shard, (*args, *kwargs.values()))
+    with scope.passing(is_training=self.training):
+        scope.call, scope.grad_enabled = 0, self.training and torch.is_grad_enabled()
+        scope.edge_ends.clear()
+        with mode, _trimming(scope):
+            return owned_rows(scope.shard, _inner_forward(self, scope)(self, *args, **kwargs))
 
 
 def _trimming(scope: Scope) -> AbstractContextManager[object]:
@@ -327,28 +346,6 @@ def _watch_gradients(out: Any, scope: Scope) -> None:
         # A leaf, such as a weight that the model returns too, is no output of it, and would keep the hook for good.
         if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
             tensor.register_hook(lambda gradient: function())  # type: ignore[no-untyped-call]
-
-
-def _forward_on_stand_in(model: Any, scope: Scope, stand_in: StandIn, *args: Any, **kwargs: Any) -> Tensor:
-    """Returns the outputs for the shard's rows of a forward pass on what stands in for it."""
-    given = [*args, *kwargs.values()]
-    own = scope.shard
-    known = {id(tensor) for tensor in (own.x, own.edge_index, own.edge_weight)}
-    if len(given) < 2 or any(value is not None and id(value) not in known for value in given):
-        raise UnsupportedModelError(
-            "In training this strategy calls the model on more rows than the shard has, and so has to be called with "
-            "shard.x and shard.edge_index themselves (and shard.edge_weight or none), and nothing else."
-        )
-    is_weighted = own.edge_weight is not None and any(value is own.edge_weight for value in given)
-    weight = {"edge_weight": stand_in.shard.edge_weight} if is_weighted or needs_edge_weight(model) else {}
-    if stand_in.run_first is not None:
-        with torch.no_grad():
-            stand_in.run_first()
-        # Weights that were cast without gradients are no use to the step.
-        torch.clear_autocast_cache()
-    with scope.using_stand_in(stand_in):
-        out: Tensor = _keyed_forward(model, stand_in.shard.x, stand_in.shard.edge_index, **weight)
-    return out[: own.num_rows]
 
 
 def _inner_forward(model: Any, scope: Scope) -> Callable[..., Any]:

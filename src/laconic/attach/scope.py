@@ -1,8 +1,7 @@
 """Scope: what the layers of an attached model share: the shard in use, its aggregator, and the keys of randomness."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -12,22 +11,6 @@ from laconic.attach.aggregator import Aggregator
 from laconic.attach.checkpointing import is_in_backward
 from laconic.graph import Shard
 from laconic.kernels.keyed import fold_key
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class StandIn:
-    """A shard whose first rows are those of another one, and which a model is trained on in its place.
-
-    The rows that follow are context: the model sees them, and nobody sees what it makes of them.
-
-    Args:
-        run_first: called before each training pass, without gradients.
-    """
-
-    shard: Shard
-    aggregator: Aggregator
-    run_first: Callable[[], None] | None = None
 
 
 @final
@@ -52,10 +35,9 @@ class Scope:
         self.grad_enabled = False
         """Whether autograd recorded when the model was called."""
         self.edge_ends: list[Tensor] = []
-        self.stand_in: StandIn | None = None
-        """What training forward passes run on instead of the shard; None: on the shard itself."""
-        self.is_standing_in = False
-        """Whether the pass under way runs on a stand-in."""
+        self.of_epoch: tuple[Shard, Aggregator] | None = None
+        """The rows that steps of this epoch work on, where evaluation works on others; None: on the same."""
+        self._epoch_versions: tuple[int, ...] = ()
         self.before_evaluation: Callable[[], object] | None = None
         """Called before a forward pass in eval mode."""
         self.before_gradients: Callable[[], None] | None = None
@@ -74,23 +56,30 @@ class Scope:
     def using(self, shard: Shard, aggregator: Aggregator) -> Iterator[None]:
         """Inside, `shard` is the one in use."""
         # The versions come back too: edges that were changed in place stay changed, whatever was used in between.
-        before = (self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.stand_in)
+        before = (self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.of_epoch)
         self.enter(shard, aggregator)
-        self.stand_in = None
+        self.of_epoch = None
         try:
             yield
         finally:
-            self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.stand_in = before
+            self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.of_epoch = before
+
+    def start_epoch(self, shard: Shard, aggregator: Aggregator) -> None:
+        """From now on steps work on `shard`."""
+        self.of_epoch, self._epoch_versions = (shard, aggregator), _versions(shard)
+
+    def is_of_epoch(self, values: tuple[object, ...]) -> bool:
+        """Whether values are the tensors of the epoch's shard, unchanged since the epoch began, or None."""
+        own = {id(tensor) for tensor in (self.shard.x, self.shard.edge_index, self.shard.edge_weight, None)}
+        return all(id(value) in own for value in values) and _versions(self.shard) == self._epoch_versions
 
     @contextmanager
-    def using_stand_in(self, stand_in: StandIn) -> Iterator[None]:
-        """Inside, what stands in for the shard is in use."""
-        with self.using(stand_in.shard, stand_in.aggregator):
-            self.is_standing_in = True
-            try:
-                yield
-            finally:
-                self.is_standing_in = False
+    def stepping(self) -> Iterator[None]:
+        """Inside, the rows of the epoch are in use."""
+        of_epoch = self.of_epoch
+        with nullcontext() if of_epoch is None else self.using(*of_epoch):
+            self.of_epoch = of_epoch
+            yield
 
     @contextmanager
     def passing(self, *, is_training: bool) -> Iterator[None]:
@@ -130,7 +119,7 @@ class Scope:
     @property
     def runs_once(self) -> bool:
         """Whether a convolution that is run again in the backward pass would not find its rows."""
-        return self.is_standing_in or self.stand_in is not None or self.aggregator.counts_calls
+        return self.of_epoch is not None or self.aggregator.counts_calls
 
     def enter(self, shard: Shard, aggregator: Aggregator) -> None:
         """From now on `shard` is the one in use."""
@@ -167,6 +156,11 @@ class Scope:
             "A model that is attached to a graph cannot be pickled. Save model.state_dict() instead: its keys are "
             "PyG's own and load into a plain model."
         )
+
+
+def _versions(shard: Shard) -> tuple[int, ...]:
+    tensors = (shard.x, shard.edge_index, shard.edge_weight)
+    return tuple(_version(tensor) for tensor in tensors if tensor is not None)
 
 
 def _version(tensor: Tensor) -> int:

@@ -77,9 +77,9 @@ def is_of_another_graph(shard: Shard, args: tuple[Any, ...], kwargs: dict[str, A
     edges = next((tensor for tensor in tensors if tensor.dtype == torch.int64 and tensor.dim() == 2), None)
     if rows is None or edges is None or rows.dim() != 2 or edges.shape[0] != 2:
         return False
-    if shard.rows_within and torch.equal(edges, shard.edge_index):
+    if len(shard.y) < shard.num_rows and torch.equal(edges, shard.edge_index):
         return False
-    # Edges of a shard without such rows go beyond its rows: those numbers are rows of other ranks.
+    # Edges of a shard with owned rows alone go beyond them: those numbers are rows of other ranks.
     return edges.numel() == 0 or int(edges.max()) < len(rows)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
 
 
@@ -60,23 +59,3 @@ class TrimmedRows(TorchFunctionMode):
 
     def _has_rows(self, tensor: Tensor) -> bool:
         return tensor.dim() > 0 and self._shard.hop_of(len(tensor)) is not None
-
-
-def owned_rows(shard: Shard, out: Any) -> Any:
-    """Returns a model's outputs with rows of hops left out."""
-    if not shard.rows_within:
-        return out
-    num_owned = shard.num_owned
-    return tree_map_only(
-        Tensor, lambda tensor: tensor[:num_owned] if tensor.dim() and shard.hop_of(len(tensor)) else tensor, out
-    )
-
-
-def refuse_input_gradients(shard: Shard, given: Iterable[object]) -> None:
-    """Raises UnsupportedModelError where gradients of rows are asked for whose copies lie on other ranks."""
-    for value in given:
-        if isinstance(value, Tensor) and value.requires_grad and value.dim() and shard.hop_of(len(value)):
-            raise UnsupportedModelError(
-                "Gradients of the input rows are asked for, and rows of other ranks are computed here too, whose "
-                "gradients would not come back to their owners. Set reach=0: exchange(reach=0)."
-            )

@@ -11,9 +11,8 @@ travels. The graph's own features never change: they are fetched once.
 A layer's *input* is kept, before its Linear: an output would have been multiplied by old weights.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator, Linear
 from laconic.attach.remembered import RememberedInputs
-from laconic.cached.stage import RowCoder
+from laconic.cached.refresh_coder import RowCoder
 from laconic.graph import Shard
 from laconic.graph.operators.linear import FloatArray
 from laconic.sharded.operator import ShardedOperator
@@ -41,7 +40,7 @@ class HistoricalAggregator(Aggregator):
         super().__init__(placement.shard)
         self._coder = coder
         self._placement = placement
-        self._exchange = placement.exchange
+        self._exchange = placement.halo_route
         self._operators: dict[Linear, ShardedOperator] = {}
         self._constants = RememberedInputs(placement.shard.x, num_rows=placement.largest_num_rows)
         # With the constant itself: the id of one that is gone may be another's.
@@ -60,20 +59,6 @@ class HistoricalAggregator(Aggregator):
     def take_turn(self, epoch: int) -> Shard:
         """Returns the rows that the steps of an epoch run on."""
         return self.trained_on
-
-    def after_refresh(self, run: Callable[[Shard], None]) -> None:
-        """Called after each refresh, in training mode and without gradients.
-
-        Args:
-            run: runs the model on rows, with this aggregator.
-        """
-
-    def run_ahead(self, run: Callable[[Shard], None]) -> None:
-        """Runs, before each step and without gradients, what the step needs: here nothing.
-
-        Args:
-            run: runs the model on rows, with this aggregator.
-        """
 
     @property
     def needs_refresh(self) -> bool:
@@ -114,6 +99,10 @@ class HistoricalAggregator(Aggregator):
         return True
 
     @property
+    def counts_calls(self) -> bool:
+        return True
+
+    @property
     def num_nodes(self) -> int:
         return self._placement.num_nodes if self._is_refreshing else self._shard.num_rows
 
@@ -141,7 +130,8 @@ class HistoricalAggregator(Aggregator):
             )
         if number not in self._kept_products:
             self._kept_products[number] = operator.own_other.multiply(halo.to(x.dtype))
-        return plus_constant(operator.own_own @ x, self._kept_products[number])
+        # In place: a product just made has no other user.
+        return (operator.own_own @ x).add_(self._kept_products[number])
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
@@ -151,7 +141,7 @@ class HistoricalAggregator(Aggregator):
             aggregation, whole, probability, keys, lambda left, key: left.dropped(probability, key, *ids)
         )
         _, halo = self._halo_of(x)
-        return plus_constant(operator.own_own @ x, operator.own_other.multiply(halo.to(x.dtype)))
+        return (operator.own_own @ x).add_(operator.own_other.multiply(halo.to(x.dtype)))
 
     def is_remembered(self, x: Tensor) -> bool:
         return self._constants.covers(x)
@@ -181,12 +171,16 @@ class HistoricalAggregator(Aggregator):
 
     def _fetch(self, x: Tensor) -> Tensor:
         if not self.is_remembered(x) and x is not self._shard.x:
-            with self._booked():
-                way = self._exchange if self._coder is None else self._coder.route(self._layer)
-                return way.start(x).wait()
+            return self._fetch_now(x)
         # Constant: the features, and their powers (SGConv). They come once.
         with self._booked():
             return self._fetch_once(x)
+
+    def _fetch_now(self, rows: Tensor) -> Tensor:
+        """Returns the halo's rows of what changes, (H, F), from their owners; they get ours."""
+        with self._booked():
+            way = self._exchange if self._coder is None else self._coder.route(self._layer)
+            return way.start(rows).wait()
 
     def _fetch_once(self, constant: Tensor) -> Tensor:
         if id(constant) not in self._of_constants:
@@ -203,18 +197,3 @@ class HistoricalAggregator(Aggregator):
 
     def _booked(self) -> AbstractContextManager[None]:
         return self._placement.communicator.ledger.phase("repartition", layer=self._layer)
-
-
-class _PlusConstant(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, constant: Tensor) -> Tensor:
-        ctx.mark_dirty(x)
-        return x.add_(constant)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
-
-
-# Torch leaves `apply` untyped. In place: a product just made has no other user.
-plus_constant: Callable[..., Tensor] = _PlusConstant.apply

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator
 from laconic.cached.intervals import Intervals
@@ -18,6 +18,7 @@ from laconic.gradients.running_statistics import combine_buffers, give_back_buff
 from laconic.gradients.shared import share_gradients
 from laconic.graph import Shard
 from laconic.sharded.placement import Placement
+from laconic.sharded.trace import Traces
 from laconic.sharded.worker import PlacedWorker
 
 # Names of what a checkpoint holds; "grounds": of the interval under way.
@@ -36,7 +37,7 @@ class IntervalWorker(PlacedWorker, ABC):
 
     def __init__(
         self,
-        model: nn.Module,
+        traces: Traces,
         placement: Placement,
         exact: Aggregator,
         seed: int,
@@ -44,8 +45,9 @@ class IntervalWorker(PlacedWorker, ABC):
         reduction: GradientReduction,
         intervals: Intervals,
     ) -> None:
-        gradients = share_gradients(model, placement.communicator, reduction=reduction, loss_phase="gradients")
-        super().__init__(model, placement, gradients, placement.shard, exact, seed)
+        model, communicator = traces.model, placement.communicator
+        gradients = share_gradients(model, communicator, reduction=reduction, loss_phase="gradients")
+        super().__init__(traces, placement, gradients, placement.shard, exact, seed)
         self.attachment.call_before_evaluation(lambda: self._combine_statistics("repartition"))
         self.intervals = intervals
         self._reduction = reduction

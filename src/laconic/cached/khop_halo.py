@@ -19,13 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from laconic.cached.turns import MOST_OVER_OWNED, mark_seen
-from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.graph import Adjacency, Shard
-from laconic.graph.shard import padded
-from laconic.kernels.compress import as_indices, compress_edges
 from laconic.kernels.keyed import fold_key
-from laconic.sharded.chunk_map import by_owner
+from laconic.sharded.hops import KnownEdges
 from laconic.sharded.placement import Placement, at_destinations
 
 # Shapes: N owned rows, R rows of others that are computed in full, H halo rows, E edges, P ranks, F features
@@ -71,155 +68,71 @@ def expand_halo(placement: Placement, num_hops: int, reach: int | None = None) -
     limit = num_hops if reach is None else min(num_hops, reach)
     if limit <= 1 or placement.communicator.num_ranks == 1:
         return KHopHalo(placement, limit, is_whole=limit >= num_hops)
-    with placement.communicator.ledger.phase("setup"):
-        known, hops = _KnownEdges.of(placement), 1
-        if reach is None and known.sees_too_many(num_hops):
+    shard, communicator = placement.shard, placement.communicator
+    with communicator.ledger.phase("setup"):
+        known, hops = KnownEdges.of(placement.exchange, shard.adjacency, shard.edge_weight), 1
+        ways: list[RowExchange] = []
+        if reach is None and _sees_too_many(known, placement, num_hops):
             limit = hops
         while hops < limit:
-            further = known.with_rows_within(hops)
-            if reach is None and further.sees_too_many(num_hops):
+            new = np.setdiff1d(np.flatnonzero(_seen(known, shard, hops)), known.place_of)
+            way = known.way_to(new, communicator)
+            further = replace(known, place_of=np.append(known.place_of, new)).with_edges_into(way)
+            if reach is None and _sees_too_many(further, placement, num_hops):
                 break
+            ways.append(way)
             known, hops = further, hops + 1
-        return KHopHalo(known.placed(), hops, is_whole=hops >= num_hops)
+        return KHopHalo(_placed(placement, known, ways), hops, is_whole=hops >= num_hops)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _KnownEdges:
-    """Edges that arrive at the rank's own rows and at those taken in.
+def _seen(known: KnownEdges, shard: Shard, num_hops: int) -> NDArray[np.bool_]:
+    """Returns which places training rows see over known edges."""
+    seen = np.zeros(known.starts[-1], bool)
+    seen[known.place_of[: shard.num_rows]] = shard.train_mask.numpy()
+    mark_seen(seen, known.sources, known.destinations, num_hops)
+    return seen
 
-    Ends are named by their *place*: where they stand when the rows of all ranks stand one after the other.
 
-    Args:
-        before: the placement without rows taken in.
-        starts: where each rank's rows begin among the places, (P + 1,).
-        taken_in: places of the rows taken in, which never fall, (R,).
-        sources, destinations: of each edge, (E,).
-        weight: of each edge, or None, (E,).
-    """
+def _sees_too_many(known: KnownEdges, placement: Placement, num_hops: int) -> bool:
+    """Whether training rows of any rank see more rows of others than are worth being computed."""
+    seen, num_own = _seen(known, placement.shard, num_hops), placement.shard.num_rows
+    seen[known.place_of[:num_own]] = False
+    # Where half of all rows are computed everywhere, more ranks are little help.
+    most = min(MOST_OVER_OWNED * num_own, (len(seen) - num_own) // 2)
+    is_too_many = torch.tensor([int(seen.sum() > most)])
+    return bool(placement.communicator.all_reduce(is_too_many, op="max"))
 
-    before: Placement
-    starts: NDArray[np.int64]
-    taken_in: NDArray[np.int64]
-    sources: NDArray[np.int64]
-    destinations: NDArray[np.int64]
-    weight: Tensor | None
 
-    @staticmethod
-    def of(placement: Placement) -> "_KnownEdges":
-        communicator, shard = placement.communicator, placement.shard
-        sizes = communicator.all_gather(torch.tensor([shard.num_rows])).flatten().numpy()
-        starts = np.append(0, np.cumsum(sizes))
-        own = np.arange(starts[communicator.rank], starts[communicator.rank + 1])
-        place_of = np.append(own, placement.exchange.start(torch.from_numpy(own)).wait().numpy())
-        adjacency = shard.adjacency
-        assert adjacency.edge_order is None, "a placement has its edges in compressed order"
-        return _KnownEdges(
-            before=placement,
-            starts=starts,
-            taken_in=own[:0],
-            sources=place_of[adjacency.indices],
-            destinations=own[adjacency.row_of_edge],
-            weight=shard.edge_weight,
-        )
-
-    @property
-    def _communicator(self) -> Communicator:
-        return self.before.communicator
-
-    @property
-    def _own(self) -> slice:
-        rank = self._communicator.rank
-        return slice(int(self.starts[rank]), int(self.starts[rank + 1]))
-
-    def _seen(self, num_hops: int) -> NDArray[np.bool_]:
-        """Returns which places training rows see over known edges."""
-        seen = np.zeros(self.starts[-1], bool)
-        seen[self._own] = self.before.shard.train_mask.numpy()
-        mark_seen(seen, self.sources, self.destinations, num_hops)
-        return seen
-
-    def sees_too_many(self, num_hops: int) -> bool:
-        """Whether training rows of any rank see more rows of others than are worth being computed."""
-        seen = self._seen(num_hops)
-        num_own = self.before.shard.num_rows
-        seen[self._own] = False
-        # Where half of all rows are computed everywhere, more ranks are little help.
-        most = min(MOST_OVER_OWNED * num_own, (len(seen) - num_own) // 2)
-        is_too_many = int(seen.sum()) > most
-        return bool(self._communicator.all_reduce(torch.tensor([int(is_too_many)]), op="max"))
-
-    def with_rows_within(self, num_hops: int) -> "_KnownEdges":
-        """Takes in the rows that training rows see, with the edges that arrive at them: their owners know those."""
-        is_new = self._seen(num_hops)
-        is_new[self._own] = False
-        is_new[self.taken_in] = False
-        new = np.flatnonzero(is_new)
-        shard, communicator = self.before.shard, self._communicator
-        exchange = RowExchange.agree(communicator, by_owner(new, self.starts), shard.num_rows)
-        degrees = torch.from_numpy(shard.adjacency.row_degrees)
-        asked = exchange.send_rows.numpy()
-        num_sent = _sums(degrees.numpy()[asked], exchange.splits.send)
-        num_edges = exchange.start(degrees).wait().numpy()
-        splits = communicator.agree_on_splits(num_sent)
-        assert list(splits.receive) == _sums(num_edges, exchange.splits.receive)
-        edges = _edges_of(shard.adjacency, asked)
-        # The first edges are those of the rank's own rows, in their order.
-        places = as_indices(self.sources[edges], int(self.starts[-1]))
-        sources = communicator.all_to_all(torch.from_numpy(places), splits).numpy().astype(np.int64)
-        weight = self.weight
-        if weight is not None:
-            weight = torch.cat([weight, communicator.all_to_all(weight[torch.from_numpy(edges)], splits)])
-        return _KnownEdges(
-            self.before,
-            self.starts,
-            np.union1d(self.taken_in, new),
-            np.append(self.sources, sources),
-            np.append(self.destinations, np.repeat(new, num_edges)),
-            weight,
-        )
-
-    def placed(self) -> Placement:
-        if not self._communicator.all_reduce(torch.tensor([len(self.taken_in)]), op="max"):
-            return self.before
-        before, communicator = self.before.shard, self._communicator
-        rows = np.append(np.arange(self._own.start, self._own.stop), self.taken_in)
-        is_halo = np.zeros(self.starts[-1], bool)
-        is_halo[self.sources] = True
-        is_halo[rows] = False
-        halo = np.flatnonzero(is_halo)
-        column_of = np.empty(self.starts[-1], np.int64)
-        column_of[rows], column_of[halo] = np.arange(len(rows)), np.arange(len(rows), len(rows) + len(halo))
-        indptr, indices, order = compress_edges(
-            column_of[self.sources], column_of[self.destinations], len(rows), len(rows) + len(halo)
-        )
-        adjacency = Adjacency(indptr, indices, len(rows) + len(halo))
-        taken = RowExchange.agree(communicator, by_owner(self.taken_in, self.starts), before.num_rows)
-        node_ids = torch.cat([before.node_ids, taken.start(before.node_ids).wait()])
-        exchange = RowExchange.agree(communicator, by_owner(halo, self.starts), len(rows))
-        largest = communicator.all_reduce(torch.tensor([len(rows) + len(halo)]), op="max")
-        shard = Shard(
-            x=torch.cat([before.x, taken.start(before.x).wait()]),
-            y=padded(before.y, len(rows)),
-            edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
-            adjacency=adjacency,
-            node_ids=node_ids,
-            num_owned=before.num_owned,
-            train_mask=padded(before.train_mask, len(rows)),
-            val_mask=padded(before.val_mask, len(rows)),
-            test_mask=padded(before.test_mask, len(rows)),
-            edge_weight=None if self.weight is None else self.weight[torch.from_numpy(order.astype(np.int64))],
-            halo_ids=exchange.start(node_ids).wait(),
-        )
-        return at_destinations(
-            shard,
-            exchange,
-            # Whether features are few enough to keep their sums is asked of own rows, with and without others.
-            largest_num_rows=self.before.largest_num_rows,
-            largest_num_columns=int(largest),
-            num_nodes=self.before.num_nodes,
-            num_train=self.before.num_train,
-        )
+def _placed(placement: Placement, known: KnownEdges, ways: list[RowExchange]) -> Placement:
+    """Returns the placement with the rows that `ways` bring behind the owned ones, and their edges."""
+    communicator, shard = placement.communicator, placement.shard
+    num_rows, halo = len(known.place_of), known.beyond
+    largest = communicator.all_reduce(torch.tensor([num_rows - shard.num_rows, num_rows + len(halo)]), op="max")
+    if not largest[0]:
+        return placement
+    x, node_ids = shard.x, shard.node_ids
+    for way in ways:
+        x, node_ids = (torch.cat([rows, way.start(rows).wait()]) for rows in (x, node_ids))
+    exchange = known.way_to(halo, communicator)
+    adjacency, _, weights = replace(known, place_of=np.append(known.place_of, halo)).compressed(num_rows)
+    further = replace(
+        shard,
+        x=x,
+        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        adjacency=adjacency,
+        node_ids=node_ids,
+        edge_weight=None if weights is None else torch.from_numpy(weights).to(shard.edge_weight),
+        halo_ids=exchange.start(node_ids).wait(),
+    )
+    return at_destinations(
+        further,
+        exchange,
+        # Whether features are few enough to keep their sums is asked of own rows, with and without others.
+        largest_num_rows=placement.largest_num_rows,
+        largest_num_columns=int(largest[1]),
+        num_nodes=placement.num_nodes,
+        num_train=placement.num_train,
+    )
 
 
 def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Sequence[int]) -> Shard:
@@ -245,29 +158,9 @@ def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Se
     return replace(
         shard,
         x=torch.cat([shard.x, halo_features]),
-        y=padded(shard.y, num_owned + num_halo),
         edge_index=torch.from_numpy(np.stack([extended.indices, extended.row_of_edge]).astype(np.int64)),
         adjacency=extended,
         node_ids=shard.source_ids,
-        train_mask=padded(shard.train_mask, num_owned + num_halo),
-        val_mask=padded(shard.val_mask, num_owned + num_halo),
-        test_mask=padded(shard.test_mask, num_owned + num_halo),
         edge_weight=weight,
         halo_ids=shard.halo_ids[:0],
     )
-
-
-def _edges_of(adjacency: Adjacency, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the numbers of the edges that arrive at `rows`, row after row."""
-    counts = adjacency.row_degrees[rows]
-    first_of_edge = np.repeat(adjacency.indptr[rows] - (np.cumsum(counts) - counts), counts)
-    numbers: NDArray[np.int64] = first_of_edge + np.arange(counts.sum())
-    return numbers
-
-
-def _sums(values: NDArray[np.int64], sizes: tuple[int, ...]) -> list[int]:
-    """Returns the sums of parts of such sizes, which follow each other."""
-    before = np.append(0, np.cumsum(values))
-    ends = np.cumsum(sizes)
-    sums: list[int] = (before[ends] - before[ends - sizes]).tolist()
-    return sums

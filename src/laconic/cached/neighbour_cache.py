@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from laconic.attach import Attachment
 from laconic.attach.aggregator import Aggregator
 from laconic.attach.forward import run_model
-from laconic.attach.scope import StandIn
 from laconic.cached.batch import HistoricalBatchAggregator
 from laconic.cached.historical import HistoricalAggregator
 from laconic.cached.khop_halo import KHopHalo, with_halo_rows
 from laconic.cached.recomputing import RecomputingAggregator
-from laconic.cached.stage import RowCoder
+from laconic.cached.refresh_coder import RowCoder
+from laconic.cached.summed_calls import SummedCalls
 from laconic.errors import ConfigError
 from laconic.graph import Shard
 from laconic.sharded.placement import Placement
@@ -67,7 +67,7 @@ class NeighbourCache:
         # Whose halo rows a refresh brings.
         self.placement = self.halo.placement
         self.aggregator: HistoricalAggregator = (
-            RecomputingAggregator(self.placement, coder, num_turns, reach=self.halo.reach)
+            RecomputingAggregator(self.placement, self._trace, self._run_on, coder, num_turns, reach=self.halo.reach)
             if keeps_sums
             else HistoricalAggregator(self.placement, coder)
         )
@@ -93,11 +93,13 @@ class NeighbourCache:
         self._restored = None
         self._interval, self._drawn_from = interval, None
 
-    def start_epoch(self, epoch: int) -> None:
-        """Called before each epoch's first step, after `enter` where an interval begins."""
+    def start_epoch(self, epoch: int) -> Shard:
+        """Returns the rows to train on in an epoch; called after `enter` where an interval begins."""
         self._check_features()
-        shard = self.aggregator.take_turn(epoch)
-        self._attachment.train_on(StandIn(shard, self.aggregator, lambda: self.aggregator.run_ahead(self._run_on)))
+        return self._attachment.train_on(self.aggregator.take_turn(epoch), self.aggregator)
+
+    def _trace(self) -> SummedCalls:
+        return SummedCalls.of(self._attachment.model, self.placement)
 
     def _run_on(self, shard: Shard) -> None:
         model = self._attachment.model
@@ -158,9 +160,6 @@ class NeighbourCache:
         try:
             with torch.no_grad(), self._attachment.using(shard, self.aggregator), self.aggregator.refreshing():
                 run_model(model, shard)
-            model.train()
-            with torch.no_grad():
-                self.aggregator.after_refresh(self._run_on)
         finally:
             model.train(was_training)
 

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import compress
 from typing import final
 
 import torch
@@ -29,12 +30,15 @@ from laconic.attach.aggregator import Linear
 from laconic.attach.fixed_operators import why_not_fixed
 from laconic.attach.norms import is_over_nodes
 from laconic.attach.remembered import RememberedInputs
-from laconic.cached.historical import HistoricalAggregator, plus_constant
+from laconic.cached.historical import HistoricalAggregator
 from laconic.cached.khop_halo import with_halo_rows
-from laconic.cached.stage import RowCoder
-from laconic.cached.turns import TurnCopies, TurnOperator, Turns, copies_outweigh, halo_seen, turns_for
+from laconic.cached.refresh_coder import RowCoder
+from laconic.cached.summed_calls import SummedCalls
+from laconic.cached.turns import TurnCopies, Turns, copies_outweigh, halo_seen, multiply_in_turn, turns_for
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
+from laconic.graph.operators.linear import LinearOperator
+from laconic.graph.operators.slices import columns_of
 from laconic.sharded.placement import Placement
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
@@ -72,6 +76,8 @@ class RecomputingAggregator(HistoricalAggregator):
     For models that `check_keeps_sums` lets through.
 
     Args:
+        trace: returns the calls of the model as it is now.
+        run: runs the model on rows, with this aggregator and the random masks of the step to come.
         coder: as for HistoricalAggregator.
         num_turns: groups of halo rows, one of which a step computes with gradients. By default `turns_for`.
         reach: of the KHopHalo whose placement this is; where it is as far as the model sees, no sum grows old.
@@ -80,27 +86,26 @@ class RecomputingAggregator(HistoricalAggregator):
     def __init__(
         self,
         placement: Placement,
+        trace: Callable[[], SummedCalls],
+        run: Callable[[Shard], None],
         coder: RowCoder | None = None,
         num_turns: int | None = None,
         *,
         reach: int = 1,
     ) -> None:
         super().__init__(placement, coder)
+        self._trace = trace
+        self._run = run
         self._num_turns_given = num_turns
         self._reach = reach
-        # Known once a pass has shown how many hops the model sees.
+        # Of the model as it is in the first refresh, which also shows how wide layers are.
+        self._calls = SummedCalls((), ())
         self._turns: Turns | None = None
         self._turn = 0
         self._of_turn: Shard | None = None
         self._copies = TurnCopies()
         self._extended: Shard | None = None
-        # Numbers of the calls whose sums travelled in the first refresh; of each call, whether its sums change in
-        # training; and what was kept before the refresh under way.
-        self._sent: list[int] = []
-        self._changes: list[bool] = []
-        self._kept_before: list[Tensor] = []
-        self._is_looking = False
-        self._of_turns: dict[tuple[Linear, int], TurnOperator] = {}
+        self._of_turns: dict[tuple[Linear, int], LinearOperator] = {}
         # Whether the pass under way computes a group ahead of the step; and what all of them add to the sums of each
         # call, (N, F).
         self._is_ahead = False
@@ -131,112 +136,63 @@ class RecomputingAggregator(HistoricalAggregator):
 
     def _rows_of_turn(self) -> Shard:
         whole = self.trained_on
-        if self._computes_all:
+        if self._groups.has_all_in_one:
             return whole
         node_ids, _ = self._rows_of(whole.node_ids)
-        return self._shard_of(self._part_of_constant(whole.x), node_ids)
+        # Edges are those of all rows: nobody but `linear` knows them.
+        return replace(whole, x=self._part_of_constant(whole.x), node_ids=node_ids)
 
-    def _shard_of(self, x: Tensor, node_ids: Tensor) -> Shard:
-        """Returns a shard of some of the rows. Behind the rank's own there are no labels.
+    def begin(self, *, is_training: bool) -> None:
+        if is_training and not self._is_ahead:
+            self._compute_ahead()
+        super().begin(is_training=is_training)
 
-        Edges are those of all rows: nobody but `linear` knows them.
-        """
-        whole, num_rows = self.trained_on, len(x)
-        return replace(
-            whole,
-            x=x,
-            y=whole.y[:num_rows],
-            node_ids=node_ids,
-            train_mask=whole.train_mask[:num_rows],
-            val_mask=whole.val_mask[:num_rows],
-            test_mask=whole.test_mask[:num_rows],
-        )
-
-    def run_ahead(self, run: Callable[[Shard], None]) -> None:
-        own_turn, self._from_others = self._turn, {}
-        if not self._kept:
+    def _compute_ahead(self) -> None:
+        """Computes the groups that have no turn in the step to come, one after the other, without gradients."""
+        own_turn, own_copies, self._from_others = self._turn, self._copies, {}
+        if not self._kept or self._groups.num_turns == 1:
             return
-        own_parts = self._copies
         self._is_ahead = True
         try:
             for turn in range(self._groups.num_turns):
                 if turn != own_turn:
                     self._turn, self._copies = turn, TurnCopies()
-                    run(self._rows_of_turn())
+                    with torch.no_grad():
+                        self._run(self._rows_of_turn())
         finally:
-            self._turn, self._copies, self._is_ahead = own_turn, own_parts, False
+            self._turn, self._copies, self._is_ahead = own_turn, own_copies, False
+        # Weights that were cast without gradients are no use to the step.
+        torch.clear_autocast_cache()
 
     @property
     def needs_refresh(self) -> bool:
-        # Halo rows that are computed from the sums of the last call are outputs, which nobody reads: sums of the calls
-        # before it are what grows old.
-        return self._turns is None or (len(self._sent) > 1 and self._reach < self.num_hops)
-
-    @property
-    def num_hops(self) -> int:
-        """How far the model sees what changes in training: how many times it sums that up. Known after a refresh."""
-        return sum(self._changes)
+        return self._turns is None or (self._calls.num_stale > 0 and self._reach < self._calls.num_hops)
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        self._kept_before = self._kept
+        if self._turns is None:
+            self._calls = self._trace()
         with super().refreshing():
             yield
-        self._kept_before = []
+        if self._turns is None:
+            self._turns = self._make_turns()
+            everyone, self._kept = self._kept, []
+            for number, sums in enumerate(everyone):
+                self._keep(number, sums)
 
-    def after_refresh(self, run: Callable[[Shard], None]) -> None:
-        if self._turns is not None:
-            return
-        self._look_at_training(run)
-        self._turns = self._make_turns(self.num_hops)
-        self._kept = [self._among_those_seen(number, sums) for number, sums in enumerate(self._kept)]
+    def _keep(self, number: int, sums: Tensor) -> None:
+        """Keeps the sums of the halo rows that take part; of all of them where they are constant, or not known yet."""
+        changes = self._calls.change_in_training[number]
+        self._kept.append(sums if self._turns is None or not changes else self._turns.among(sums))
 
-    def _among_those_seen(self, number: int, sums: Tensor) -> Tensor:
-        """Returns the sums of the halo rows that take part; all of them where they are constant, or not known yet."""
-        return sums if self._turns is None or not self._changes[number] else self._turns.among(sums)
-
-    def _look_at_training(self, run: Callable[[Shard], None]) -> None:
-        """Runs a single row in training mode: with dropout of the features their sums change as well."""
-        whole = self.trained_on
-        self._check_intact()
-        self._is_looking, self._changes = True, []
-        try:
-            run(self._shard_of(self._one_row_of(whole.x), whole.node_ids[:1]))
-        finally:
-            self._is_looking, self._copies = False, TurnCopies()
-        if len(self._changes) != len(self._kept):
-            raise UnsupportedModelError(
-                f"The model sums up neighbours {len(self._changes)} times in training and {len(self._kept)} times in "
-                "evaluation, and what is kept of them would be taken for something else. Use keep=rows."
-            )
-
-    def _look_at(self, aggregation: Linear, x: Tensor) -> Tensor:
-        self._changes.append(not self.is_remembered(x))
-        if self._changes[-1]:
-            return torch.ones_like(x)
-        return self._one_row_of(self._sums_of_constant(aggregation, x))
-
-    def _one_row_of(self, whole: Tensor) -> Tensor:
-        # None on a rank that has none.
-        row = torch.ones_like(whole[:1])
-        return self._copies.of(whole, lambda _: (row, row))
-
-    def _check_intact(self) -> None:
-        if not self._constants.are_intact:
-            # Some ranks hand out what is kept, some copies of it: only some would notice.
-            raise UnsupportedModelError(
-                "A layer changes its input in place (inplace=True), and that was what is kept of neighbours. Leave "
-                "inplace out, or use keep=rows."
-            )
-
-    def _make_turns(self, num_hops: int) -> Turns:
+    def _make_turns(self) -> Turns:
         shard = self._shard
-        seen = halo_seen(shard.adjacency, shard.train_mask.numpy(), num_hops)
+        seen = halo_seen(shard.adjacency, shard.train_mask.numpy(), self._calls.num_hops)
         num_seen = len(shard.halo_ids) if seen is None else len(seen)
         num_turns = self._num_turns_given or turns_for(shard.num_rows, num_seen)
         if self._num_turns_given is None and seen is None:
             widths = [math.prod(kept.shape[1:]) for kept in self._kept]
-            changing = sum(width for width, changes in zip(widths, self._changes, strict=True) if changes)
+            changing = sum(compress(widths, self._calls.change_in_training))
             constant = math.prod(shard.x.shape[1:]) + sum(widths) - changing
             if copies_outweigh(shard.num_rows, num_seen, num_turns, constant, changing):
                 num_turns = 1
@@ -252,37 +208,35 @@ class RecomputingAggregator(HistoricalAggregator):
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
         number, self._next = self._next, self._next + 1
-        if self._is_looking:
-            return self._look_at(aggregation, x)
         if self.is_remembered(x):
             whole = self._sums_of_constant(aggregation, x)
             if self._is_refreshing:
-                self._kept.append(self._among_those_seen(number, self._parts(whole)[1]))
-            return whole if self._computes_all else self._part_of_constant(whole)
+                self._keep(number, self._parts(whole)[1])
+            return self._part_of_constant(whole)
+        if self._is_refreshing:
+            return self._refreshed_sums(number, aggregation, *self._parts(x))
+        kept = self._groups.of_turn(self._kept[number], self._turn).to(x.dtype)
+        columns = self._columns(aggregation)
         if self._is_ahead:
-            return self._count_ahead(number, aggregation, x)
+            self._from_others[number] = columns.multiply(x, add_to=self._from_others.get(number))
+            return kept
         own, halo = self._parts(x)
-        if not self._computes_all:
-            kept = self._groups.of_turn(self._kept[number], self._turn)
-            return torch.cat([self._sums_in_turn(number, aggregation, own, halo), kept.to(x.dtype)])
-        if self._is_refreshing and self._turns is not None and number == self._sent[-1]:
-            # Nobody reads what comes of the last sums: they stay, and the pass goes on with anything.
-            self._kept.append(self._kept_before[number])
-            return torch.zeros_like(x)
-        operator = self._operator(aggregation)
-        sums = operator.own_own @ own + operator.own_other @ halo
-        halo_sums = self._fetch_sums(number, sums) if self._is_refreshing else self._kept[number]
-        return torch.cat([sums, halo_sums.to(x.dtype)])
+        sums = self._operator(aggregation).own_own @ own
+        if number in self._from_others:
+            sums.add_(self._from_others.pop(number))
+        return torch.cat([sums + multiply_in_turn(columns, halo, self._groups.num_turns), kept])
 
-    def _fetch_sums(self, number: int, sums: Tensor) -> Tensor:
-        """Fetches and keeps the sums that owners of halo rows made in the call `number`, (H, F); they get ours."""
-        with self._booked():
-            way = self._exchange if self._coder is None else self._coder.route(self._layer)
-            fetched = way.start(sums).wait()
-        self._kept.append(self._among_those_seen(number, fetched))
-        if self._turns is None:
-            self._sent.append(number)
-        return fetched
+    def _refreshed_sums(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
+        """Returns the sums of all rows, (N + H, F); those of halo rows come from their owners, and are kept."""
+        operator = self._operator(aggregation)
+        if self._calls.makes_outputs(number):
+            # Nobody reads what comes of these sums: they do not travel, and the pass goes on with anything.
+            self._keep(number, torch.zeros_like(halo))
+            return torch.zeros_like(torch.cat([own, halo]))
+        sums = operator.own_own @ own + operator.own_other @ halo
+        fetched = self._fetch_now(sums)
+        self._keep(number, fetched)
+        return torch.cat([sums, fetched.to(sums.dtype)])
 
     def _sums_of_constant(self, aggregation: Linear, x: Tensor) -> Tensor:
         """Returns the sums of the constant that x is a part of, (N + H, F)."""
@@ -290,34 +244,18 @@ class RecomputingAggregator(HistoricalAggregator):
             aggregation, self._constant_of(x), lambda rows: self._with_exact_halo(aggregation, rows)
         )
 
-    @property
-    def _computes_all(self) -> bool:
-        """Whether the pass under way computes all halo rows."""
-        return self._is_refreshing or self._groups.has_all_in_one
-
-    def _count_ahead(self, number: int, aggregation: Linear, halo: Tensor) -> Tensor:
-        """Adds what a group ahead of the step, (G, F), gives to the sums of owned rows; returns its own sums."""
-        before = self._from_others.get(number)
-        self._from_others[number] = self._columns(aggregation).block.multiply(halo, add_to=before)
-        return self._groups.of_turn(self._kept[number], self._turn).to(halo.dtype)
-
-    def _sums_in_turn(self, number: int, aggregation: Linear, own: Tensor, halo: Tensor) -> Tensor:
-        """Returns the sums of owned rows, (N, F); right for those that training rows see."""
-        sums = self._operator(aggregation).own_own @ own
-        others = self._from_others.pop(number, None)
-        if others is not None:
-            sums = plus_constant(sums, others)
-        return sums + self._columns(aggregation).multiply(halo)
-
-    def _columns(self, aggregation: Linear) -> TurnOperator:
-        """Returns the columns of the group whose turn it is."""
-        key = (aggregation, self._turn)
+    def _columns(self, aggregation: Linear) -> LinearOperator:
+        """Returns the columns of the group whose turn it is, (N x G)."""
+        remote, key = self._operator(aggregation).own_other, (aggregation, self._turn)
         if key not in self._of_turns:
-            self._of_turns[key] = TurnOperator(self._operator(aggregation).own_other, self._turn, self._groups)
+            columns = self._groups.columns(self._turn)
+            self._of_turns[key] = remote if self._groups.has_all_in_one else columns_of(remote, columns)
         return self._of_turns[key]
 
     def _part_of_constant(self, whole: Tensor) -> Tensor:
-        """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F)."""
+        """Returns the rows of this turn of a constant, (N + G, F); ahead of a step (G, F); in a refresh all of them."""
+        if self._is_refreshing or self._groups.has_all_in_one:
+            return whole
         return self._copies.of(whole, lambda room: self._rows_of(whole, room))
 
     def _rows_of(self, whole: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ Historical rows are old after the first step, so they may as well be rounded: wi
 less than a few steps of training move them. The graph's own features, which never grow old, go as they are.
 """
 
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 
@@ -33,6 +33,16 @@ def parse_refresh_codec(spec: str) -> Codec:
             f"those before it, and would remember other rows. Use quantize, cast, or another codec without a memory."
         )
     return codec
+
+
+class RowCoder(Protocol):
+    """Says how the rows of each exchange travel."""
+
+    def begin(self, *, is_training: bool) -> None:
+        """Told when a forward pass begins."""
+
+    def route(self, layer: int) -> Route:
+        """Returns the way of the next exchange of a layer."""
 
 
 @final

@@ -1,102 +1,119 @@
-"""What an epoch with historical neighbours will cost, known before it: gradients, an evaluation, a refresh."""
+"""What an epoch with historical neighbours will cost, known before it: gradients, an evaluation, a refresh.
 
-import dataclasses
+    epoch 1                  first refresh + step and evaluation, with what the evaluation has once
+    epoch with a refresh     later refresh + step and evaluation: constants have come
+    any other epoch          step and evaluation
 
-import torch
+Each of these is played once, on three rows.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import final
+
 from torch import Tensor, nn
 
-from laconic.attach import attach, detached_copy
 from laconic.cached.intervals import Intervals
 from laconic.cached.neighbour_cache import NeighbourCache
-from laconic.cached.recomputing import RecomputingAggregator
 from laconic.cached.refresh_coder import RefreshCoder
-from laconic.cached.stage import Recorder, stage_of, to_scale
 from laconic.comm.ledger import Ledger, merged
 from laconic.gradients.reductions import GradientReduction
 from laconic.gradients.running_statistics import combine_buffers
 from laconic.gradients.shared import SharedGradients
 from laconic.records import LedgerRecord
-from laconic.sharded.aggregator import ShardedAggregator
+from laconic.sharded.miniature import NotingCoder, miniature_of
 from laconic.sharded.placement import Placement
-from laconic.sharded.rehearsal import act
+from laconic.sharded.trace import Rehearsal, Trace, rehearsing
 
 
-def rehearse(
+@final
+@dataclass(frozen=True)
+class RefreshTrace:
+    """What this rank will send and receive, as its ledger will count it.
+
+    An evaluation before the first epoch is not in it: features travel for it that no refresh has brought yet.
+
+    Args:
+        first: records of the first refresh, which brings constants too.
+        later: records of every other refresh.
+        epoch: of a step and an evaluation after a refresh.
+    """
+
+    first: list[LedgerRecord]
+    later: list[LedgerRecord]
+    epoch: Trace
+
+    def records(self, epoch: int, intervals: Intervals) -> list[LedgerRecord]:
+        """Returns the traffic of an epoch; rows of epoch 0 are what the first epoch has alone.
+
+        Args:
+            intervals: in which epochs the cache is refreshed.
+        """
+        if epoch == 1:
+            return [*self.epoch.once, *merged([*self.first, *self.epoch.each])]
+        refresh = self.later if intervals.begins_with(epoch) else []
+        return [replace(row, epoch=epoch) for row in merged([*refresh, *self.epoch.each])]
+
+
+def trace_refreshes(
     model: nn.Module,
     placement: Placement,
     cache: NeighbourCache,
     coder: RefreshCoder | None,
-    epoch: int,
-    intervals: Intervals,
     reduction: GradientReduction,
-) -> list[LedgerRecord]:
-    """Returns what this rank will send and receive, as its ledger will count it.
-
-    Rows of epoch 0 are what the first epoch costs once (phase "setup"); the others, labelled `epoch`, are what that
-    epoch costs, with one training step and one evaluation, the counting of scores excepted. An evaluation before the
-    first epoch is not among them: features travel for it that no refresh has brought yet.
+) -> RefreshTrace:
+    """Plays two refreshes, and a step and an evaluation after the first, on three rows.
 
     Args:
         model: attached or not; it is copied and stays as it is.
         coder: the ways of a refresh, if its rows are coded.
-        intervals: in which epochs the cache is refreshed.
         reduction: how gradients travel.
     """
-    stage, actor = stage_of(placement), detached_copy(model)
-    # With ledgers of their own: other rows travel in a refresh than in an evaluation, and the coder counts coded ones.
-    few = stage_of(cache.placement)
-    recorder = None if coder is None else Recorder(stage_of(cache.placement).exchange)
-    with torch.random.fork_rng(devices=[]):
-        played: NeighbourCache | None = None
+    played: list[NeighbourCache] = []
 
-        def halo_features() -> Tensor | None:
-            return played.halo_features if played is not None and cache.evaluates_same_halo else None
+    def halo_features() -> Tensor | None:
+        return played[0].halo_features if played and cache.evaluates_same_halo else None
 
-        attachment = attach(actor, stage.shard, aggregator=ShardedAggregator(stage, known_halo_features=halo_features))
+    with rehearsing_apart(model, placement, reduction, halo_features) as rehearsal:
+        # Other rows travel in a refresh than in an evaluation.
+        few = miniature_of(cache.placement)
+        noting = NotingCoder(few.communicator.ledger)
+        ways, halo = None if coder is None else noting, replace(cache.halo, placement=few)
+        player = NeighbourCache(rehearsal.attachment, few, ways, halo=halo, keeps_sums=cache.keeps_sums)
+        played.append(player)
+
+        def refresh(interval: int) -> list[LedgerRecord]:
+            player.enter(interval)
+            coded = Ledger(few.communicator.rank)
+            if coder is not None:
+                coder.count(noting.exchanges, coded)
+            noting.exchanges.clear()
+            communicators = (few.communicator, rehearsal.miniature.communicator)
+            return [row for ledger in (*(each.ledger for each in communicators), coded) for row in ledger.take(1)]
+
+        first = refresh(0)
+        player.start_epoch(1)
+        epoch = rehearsal.run()
+        return RefreshTrace(first, refresh(1), epoch)
+
+
+@contextmanager
+def rehearsing_apart(
+    model: nn.Module,
+    placement: Placement,
+    reduction: GradientReduction,
+    known_halo_features: Callable[[], Tensor | None] | None = None,
+) -> Iterator[Rehearsal]:
+    """Puts a copy of a model on a miniature, to train apart: norms are put together before evaluations."""
+    share = partial(SharedGradients, reduction=reduction, loss_phase="gradients")
+    with rehearsing(model, placement, share=share, known_halo_features=known_halo_features) as rehearsal:
+        few, actor = rehearsal.miniature, rehearsal.attachment.model
 
         def settle() -> None:
-            with stage.communicator.ledger.phase("repartition"):
-                combine_buffers(actor, stage.shard.num_rows, stage.communicator)
+            with few.communicator.ledger.phase("repartition"):
+                combine_buffers(actor, few.shard.num_rows, few.communicator)
 
-        def step_and_evaluate() -> None:
-            act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
-
-        attachment.call_before_evaluation(settle)
-        halo = dataclasses.replace(cache.halo, placement=few)
-        played = NeighbourCache(attachment, few, recorder, halo=halo, keeps_sums=cache.keeps_sums)
-        played.enter(0)
-        played.start_epoch(1)
-        if epoch > 1:
-            step_and_evaluate()
-            stage.communicator.ledger.take(0)
-            few.communicator.ledger.take(0)
-            if recorder is not None:
-                recorder.exchanges.clear()
-            if intervals.begins_with(epoch):
-                played.enter(1)
-                played.start_epoch(epoch)
-        step_and_evaluate()
-        rows = [to_scale(row, stage, placement) for row in stage.communicator.ledger.take(epoch)]
-        rows += [to_scale(row, few, cache.placement) for row in few.communicator.ledger.take(epoch)]
-    if coder is not None and recorder is not None:
-        coded = Ledger(placement.communicator.rank)
-        coder.count(recorder.exchanges, coded)
-        rows += coded.take(epoch)
-    rows = merged(rows)
-    once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
-    return [*once, *(row for row in rows if row.phase != "setup")]
-
-
-def num_hops_of(model: nn.Module, placement: Placement) -> int:
-    """Returns how many times `model` sums up what changes in training: so many hops of neighbours a loss depends on.
-
-    Raises UnsupportedModelError for a model whose sums cannot be kept for reasons that its modules do not show.
-    """
-    stage = stage_of(placement)
-    actor = detached_copy(model)
-    with torch.random.fork_rng(devices=[]):
-        attachment = attach(actor, stage.shard, aggregator=ShardedAggregator(stage))
-        played = NeighbourCache(attachment, stage, keeps_sums=True)
-        played.refresh()
-    assert isinstance(played.aggregator, RecomputingAggregator)
-    return played.aggregator.num_hops
+        rehearsal.attachment.call_before_evaluation(settle)
+        yield rehearsal

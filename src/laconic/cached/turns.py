@@ -8,7 +8,6 @@ With A_g the columns of the group g = epoch mod k of the remote matrix A = sum o
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from laconic.graph.adjacency import Adjacency
 from laconic.graph.operators.linear import LinearOperator
-from laconic.graph.operators.slices import columns_of
 
 # Shapes: N owned rows, H halo rows, G halo rows of a turn
 
@@ -62,12 +60,12 @@ def halo_seen(adjacency: Adjacency, seeing: NDArray[np.bool_], num_hops: int) ->
 
     Args:
         adjacency: edges that arrive at owned rows, from owned and, behind them, halo rows, (N x (N + H)).
-        seeing: from where: a mask over owned rows, (N,).
+        seeing: from where: a mask over the first rows.
     """
     num_owned = adjacency.num_rows
     targets, sources = adjacency.row_of_edge, adjacency.indices
     seen = np.zeros(adjacency.num_columns, bool)
-    seen[:num_owned] = seeing
+    seen[: len(seeing)] = seeing
     mark_seen(seen, sources, targets, num_hops)
     halo = seen[num_owned:]
     return np.flatnonzero(halo) if halo.sum() <= _WORTH_CHOOSING * len(halo) and len(halo) else None
@@ -137,36 +135,6 @@ class Turns:
         return every if self.taking_part is None else self.taking_part[every]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class TurnOperator:
-    """The columns of a fixed matrix on halo rows that are of one group.
-
-    Args:
-        remote: the whole matrix, (N x H).
-        turn: number of the group.
-        turns: the groups.
-    """
-
-    remote: LinearOperator
-    turn: int
-    turns: Turns
-
-    @cached_property
-    def block(self) -> LinearOperator:
-        """The matrix of the group's columns, (N x G)."""
-        return columns_of(self.remote, self.turns.columns(self.turn))
-
-    def multiply(self, rows: Tensor) -> Tensor:
-        """Returns the product with the group's rows, (N, F).
-
-        Their gradient counts for all groups: over all turns that is each one's own, on average.
-        """
-        if self.turns.num_turns == 1:
-            return self.block @ rows
-        return _multiply(rows, self.block, self.turns.num_turns)
-
-
 class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, block: LinearOperator, factor: int) -> Tensor:
@@ -178,8 +146,15 @@ class _Multiply(torch.autograd.Function):
         return (ctx.block.transposed @ grads[0]).mul_(ctx.factor), None, None
 
 
-# Torch leaves `apply` untyped.
-_multiply: Callable[..., Tensor] = _Multiply.apply
+def multiply_in_turn(columns: LinearOperator, rows: Tensor, num_turns: int) -> Tensor:
+    """Returns the product of a matrix's columns of a group, (N x G), with the group's rows, (G, F).
+
+    The gradient of these rows counts for all groups: over all turns that is each one's own, on average.
+    """
+    if num_turns == 1:
+        return columns @ rows
+    product: Tensor = _Multiply.apply(rows, columns, num_turns)  # type: ignore[no-untyped-call]
+    return product
 
 
 @final

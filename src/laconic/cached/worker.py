@@ -1,16 +1,17 @@
 """CachedWorker: trains on historical neighbours, which are refreshed when an interval begins."""
 
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from laconic.cached.interval_worker import IntervalWorker
 from laconic.cached.intervals import Intervals
 from laconic.cached.khop_halo import KHopHalo
 from laconic.cached.neighbour_cache import NeighbourCache, warning_of_old_weights
 from laconic.cached.refresh_coder import RefreshCoder
-from laconic.cached.rehearsal import rehearse
+from laconic.cached.rehearsal import RefreshTrace, trace_refreshes
 from laconic.comm.codecs import Codec
 from laconic.gradients.reductions import GradientReduction
 from laconic.graph import Shard
@@ -18,6 +19,7 @@ from laconic.records import LedgerRecord
 from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.cut import Cut
 from laconic.sharded.placement import Placement
+from laconic.sharded.trace import Traces
 
 
 @final
@@ -32,7 +34,7 @@ class CachedWorker(IntervalWorker):
 
     def __init__(
         self,
-        model: nn.Module,
+        traces: Traces,
         placement: Placement,
         seed: int,
         *,
@@ -46,7 +48,7 @@ class CachedWorker(IntervalWorker):
     ) -> None:
         communicator = placement.communicator
         exact = ShardedAggregator(placement, known_halo_features=lambda: self.cache.halo_features)
-        super().__init__(model, placement, exact, seed, reduction=reduction, intervals=intervals)
+        super().__init__(traces, placement, exact, seed, reduction=reduction, intervals=intervals)
         self._coder: RefreshCoder | None = None
         if codec is not None:
             self._coder = RefreshCoder(halo.placement, codec, Cut.of(halo.placement).fetched, seed)
@@ -63,9 +65,8 @@ class CachedWorker(IntervalWorker):
             self.attachment.call_on_changed_rows(warning_of_old_weights())
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
-        shard = super().start_epoch(epoch, step)
-        self.cache.start_epoch(epoch)
-        return shard
+        super().start_epoch(epoch, step)
+        return self.cache.start_epoch(epoch)
 
     def _enter(self, interval: int, epoch: int) -> None:
         if self._coder is not None:
@@ -88,5 +89,8 @@ class CachedWorker(IntervalWorker):
     def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:
         if self.placement.communicator.num_ranks == 1:
             return []
-        intervals, reduction = self.intervals, self._reduction
-        return rehearse(self.model, self.placement, self.cache, self._coder, epoch, intervals, reduction)
+        return self._trace.records(epoch, self.intervals)
+
+    @cached_property
+    def _trace(self) -> RefreshTrace:
+        return trace_refreshes(self.model, self.placement, self.cache, self._coder, self._reduction)

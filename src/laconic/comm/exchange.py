@@ -10,7 +10,7 @@ The lists are agreed on once; after that no index travels.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from laconic.kernels.product import PREFETCH_DISTANCE, no_factor, sparse_product
 # Shapes: N owned rows, S rows sent, H rows received
 
 
+@runtime_checkable
 class Route(Protocol):
     """How rows go to those who need them, and what was made of them back: as they are (RowExchange), or coded."""
 

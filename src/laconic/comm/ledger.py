@@ -40,14 +40,15 @@ class Ledger:
         self.rank = rank
         self.epoch = 0
         """The epoch that the training loop is in, for messages; 0 before the first, and where the loop does not say."""
-        self._position = ("setup", -1)
+        self.position = ("setup", -1)
+        """The phase and the layer that traffic is booked under now."""
         # (phase, layer, operation): messages sent, bytes sent, messages received, bytes received
         self._counts: dict[tuple[str, int, str], list[int]] = {}
 
     @property
     def purpose(self) -> str:
         """What traffic at the current position is for, in words. All ranks say the same at the same operation."""
-        phase, layer = self._position
+        phase, layer = self.position
         # The sum of the losses is the one thing that a forward pass sends outside of its layers.
         words = "the loss of a training step" if (phase, layer) == ("forward", -1) else _PURPOSES[phase]
         in_layer = f", layer {layer}" if layer >= 0 else ""
@@ -62,12 +63,12 @@ class Ledger:
             layer: number of the layer that asks; -1 where no single layer does.
         """
         assert name in PHASES, f"{name!r} is none of {PHASES}"
-        before = self._position
-        self._position = (name, layer)
+        before = self.position
+        self.position = (name, layer)
         try:
             yield
         finally:
-            self._position = before
+            self.position = before
 
     def count(
         self, operation: str, sent_messages: int, sent_bytes: int, received_messages: int, received_bytes: int
@@ -75,7 +76,7 @@ class Ledger:
         """Books one operation at the current position; `laconic.comm.traffic` says what to book."""
         if not sent_messages and not received_messages:
             return
-        counts = self._counts.setdefault((*self._position, operation), [0, 0, 0, 0])
+        counts = self._counts.setdefault((*self.position, operation), [0, 0, 0, 0])
         counts[0] += sent_messages
         counts[1] += sent_bytes
         counts[2] += received_messages

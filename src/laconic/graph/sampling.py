@@ -53,6 +53,9 @@ class NeighbourSampler:
         weights = graph.edge_weight
         order = self._adjacency.edge_order
         self._weights = weights if weights is None or order is None else weights[torch.from_numpy(order)]
+        # Rows behind a rank's own have no label here.
+        unlabelled = graph.y.new_zeros(len(graph.x) - len(graph.y), *graph.y.shape[1:])
+        self._y = torch.cat([graph.y, unlabelled])
         self._scratch = threading.local()
 
     def sample(self, rows: NDArray[np.int64], *, epoch: int, step: int) -> Shard:
@@ -94,7 +97,7 @@ class NeighbourSampler:
         ends = np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)
         return Shard(
             x=_take(graph.x, nodes),
-            y=_take(graph.y, nodes),
+            y=_take(self._y, nodes),
             edge_index=torch.from_numpy(ends),
             adjacency=adjacency,
             node_ids=_take(graph.node_ids, nodes),

@@ -25,7 +25,7 @@ class Shard:
         x: features of the rows held here, as in Graph: the owned rows, and behind them rows of other nodes that are
             computed here too, where there are such.
         y, train_mask, val_mask, test_mask: as in Graph, for the rows that the model gives outputs for: the owned ones
-            of a rank, all of a mini-batch.
+            of a rank, all of a mini-batch. They come first among the rows held here.
         edge_index: source and destination rows of each edge, int64, (2, E).
         adjacency: the same edges in compressed rows; the kernels work on this one.
         node_ids: id of each row in the whole graph, int64, (N,): random masks are keyed by it.
@@ -93,8 +93,3 @@ class Shard:
     def train_rows(self) -> Tensor:
         """Numbers of the training rows."""
         return self.train_mask.nonzero().squeeze(1)
-
-
-def padded(values: Tensor, num_rows: int) -> Tensor:
-    """Appends zeros up to `num_rows` rows: rows behind a rank's own have no label here and are in no split."""
-    return torch.cat([values, values.new_zeros(num_rows - len(values), *values.shape[1:])])

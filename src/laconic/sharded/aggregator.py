@@ -60,6 +60,8 @@ class ShardedAggregator(Aggregator):
         self._known_halo_features = known_halo_features
         self.uses_halo_features = False
         """Whether halo rows of the features were asked for; the same on all ranks."""
+        self.changes: list[bool] = []
+        """Of each sum over neighbours in the last pass, whether its rows change from step to step."""
 
     @property
     def num_nodes(self) -> int:
@@ -70,7 +72,7 @@ class ShardedAggregator(Aggregator):
         return True
 
     def begin(self, *, is_training: bool) -> None:
-        self._position = Position("forward" if is_training else "evaluation", -1)
+        self._position, self.changes = Position("forward" if is_training else "evaluation", -1), []
         if self._coder is not None:
             self._coder.begin(is_training=is_training)
 
@@ -80,11 +82,17 @@ class ShardedAggregator(Aggregator):
     def is_remembered(self, x: Tensor) -> bool:
         return self._remembered.covers(x)
 
+    @property
+    def keeps_inputs_intact(self) -> bool:
+        """Whether no layer has written into the aggregations that are kept; otherwise they are made again."""
+        return self._remembered.are_intact
+
     def total(self, x: Tensor) -> Tensor:
         return sum_over_ranks(self._placement.communicator, x, self._position)
 
     def linear(self, aggregation: Linear, x: Tensor) -> Tensor:
-        if self.is_remembered(x):
+        self.changes.append(not self.is_remembered(x))
+        if not self.changes[-1]:
             return self._remembered.recall(aggregation, x, lambda rows: self._multiply_once(aggregation, rows))
         hop = self._hop_of(x)
         if hop:
@@ -97,12 +105,14 @@ class ShardedAggregator(Aggregator):
         operator = None if self.is_remembered(x) or self._hop_of(x) else self._operator(aggregation)
         if not isinstance(operator, ShardedOperator) or operator.is_staged or self._placement.grid.pj > 1:
             return None
+        self.changes.append(True)
         project = project_before if weight.shape[0] < weight.shape[1] else project_after
         return project(Exchanging(self._on_its_way(operator), self._ledger, self._position), x, weight, bias, own)
 
     def linear_with_edge_dropout(
         self, aggregation: Linear, x: Tensor, probability: float, keys: Sequence[np.uint64]
     ) -> Tensor:
+        self.changes.append(True)
         hop = self._hop_of(x)
         if hop:
             return self._drop_in_hop(hop, aggregation, probability, keys) @ x
@@ -120,7 +130,8 @@ class ShardedAggregator(Aggregator):
         return x[: self._placement.shard.num_rows] if self._placement.hops else x
 
     def sources(self, x: Tensor) -> Tensor:
-        if self._keeps_sources_of(x):
+        self.changes.append(not self._keeps_sources_of(x))
+        if not self.changes[-1]:
             return self._remembered.recall("sources", x, self._gather_once)
         sources = self._sources if not self._is_coded else self._next_axes()[0]
         return expand(sources, x, self._ledger, self._position)

@@ -226,6 +226,14 @@ class BookedAxis(LineAxis):
     def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         return self._book(partial, self.splits.reversed)
 
+    def start(self, x: Tensor) -> Pending[Tensor]:
+        """Books rows that go to those who need them, as a route."""
+        return self._book(x, self.splits)
+
+    def start_back(self, halo: Tensor) -> Pending[Tensor]:
+        """Books the way back."""
+        return self._book(halo, self.splits.reversed)
+
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         pass
 
@@ -233,8 +241,8 @@ class BookedAxis(LineAxis):
         pass
 
     def _book(self, rows: Tensor, splits: Splits) -> Pending[Tensor]:
-        book(self._ledger, splits, rows.shape[1] * rows.itemsize)
-        return Pending.done(rows.new_empty(0, rows.shape[1]))
+        book(self._ledger, splits, rows.shape[1:].numel() * rows.itemsize)
+        return Pending.done(rows.new_empty(0, *rows.shape[1:]))
 
 
 def book(ledger: Ledger, splits: Splits, num_bytes: int) -> None:

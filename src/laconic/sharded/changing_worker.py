@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from laconic.comm.new_rows import NewRows
 from laconic.errors import CheckpointError
@@ -19,7 +19,7 @@ from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import Exchanged, spent_before
 from laconic.sharded.reach import with_reach
-from laconic.sharded.rehearsal import exchanges_of_step
+from laconic.sharded.trace import Traces
 from laconic.sharded.worker import ShardedWorker
 
 
@@ -35,7 +35,7 @@ class ChangingWorker(ShardedWorker):
 
     def __init__(
         self,
-        model: nn.Module,
+        traces: Traces,
         placement: Placement,
         coding: Coding | None,
         seed: int,
@@ -44,7 +44,7 @@ class ChangingWorker(ShardedWorker):
         num_classes: int,
         prepare: Callable[[Tensor], Tensor],
     ) -> None:
-        super().__init__(model, placement, coding, seed)
+        super().__init__(traces, placement, coding, seed)
         self._edges = edges
         self._num_classes = num_classes
         self._prepare = prepare
@@ -78,7 +78,7 @@ class ChangingWorker(ShardedWorker):
         # What lies between ranks is counted anew; what the schedule began with stays.
         now = Cut.of(after)
         cut = replace(coder.coding.cut, fetched=now.fetched, folded=now.folded)
-        exchanges = exchanges_of_step(self.model, after, cut)
+        exchanges = self.traces.of(after, is_coded=True).coded(cut)
         fetch = coded_fetch(after, coder.coding.codec, cut.fetched)
         if not self.placement.is_covered and not after.is_covered:
             # Another cover has other lists: memories of codecs begin anew with it.
@@ -110,7 +110,7 @@ class ChangingWorker(ShardedWorker):
         coder = self.coder
         if coder is not None and version:
             coder.coding = replace(coder.coding, past=tuple(state["past"]))
-            exchanges = exchanges_of_step(self.model, self.placement, coder.coding.cut)
+            exchanges = self.traces.of(self.placement, is_coded=True).coded(coder.coding.cut)
             coder.plan = coder.coding.rate_plan(self.model, exchanges)
 
 

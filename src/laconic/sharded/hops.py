@@ -31,6 +31,7 @@ from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.compress import as_indices, compress_edges
 from laconic.sharded.axis import AxisExchange, PlacedAxis
 from laconic.sharded.chunk_map import by_owner
+from laconic.sharded.node_owners import Numbers
 from laconic.sharded.normalize import BlockOperators
 
 # Shapes: N owned rows, n_j rows within j hops, E edges, P ranks
@@ -154,35 +155,35 @@ def find_hops(
         return ()
     communicator = sources.lists.communicator
     with communicator.ledger.phase("setup"):
-        edges = _Edges.of(sources.lists, adjacency, weight)
+        edges = KnownEdges.of(sources.lists, adjacency, weight)
         lists, found = sources.lists, []
         ids = node_ids
         for number in range(1, reach + 1):
             num_before = len(edges.place_of)
             is_empty = int(lists.num_received == 0)
-            came = lists.start(ids).wait()
-            came = torch.cat([came, ids[:is_empty]])
+            came = torch.cat([lists.start(ids).wait(), ids[:is_empty]])
             places = lists.start(torch.from_numpy(edges.place_of)).wait().numpy()
-            edges = edges.with_columns(np.append(places, np.full(is_empty, -1)))
+            edges = replace(edges, place_of=np.concatenate([edges.place_of, places, np.full(is_empty, -number)]))
             line = range(communicator.num_ranks)
             nothing = AxisExchange(RowExchange.of_nothing(communicator, num_before), line)
             block = BlockOperators(*edges.compressed(num_before), HopAxis(AxisExchange(lists, line), is_empty), nothing)
             found.append(Hop(block, came))
             if number < reach:
                 ids = torch.cat([ids, came])
-                edges, lists = edges.with_edges_into(lists, communicator)
+                edges = edges.with_edges_into(lists)
+                lists = edges.way_to(edges.beyond, communicator)
         return tuple(found)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Edges:
+class KnownEdges:
     """Edges into the rows within some hops. Ends are named by their *place* among the rows of all ranks.
 
     Args:
         starts: where each rank's rows begin among the places, (P + 1,).
-        own: edges into the owned rows: the first, in the order of `adjacency`.
-        place_of: of each row, hop by hop; -1 is an empty row.
+        adjacency: the edges into the owned rows, which are the first edges, in this order.
+        place_of: of each row, hop by hop; an empty row has a negative one of its own.
         sources, destinations: places of the ends of each edge, (E,).
         weight: of each edge, or None, (E,).
     """
@@ -195,43 +196,43 @@ class _Edges:
     weight: Tensor | None
 
     @staticmethod
-    def of(lists: RowExchange, adjacency: Adjacency, weight: Tensor | None) -> "_Edges":
+    def of(lists: RowExchange, adjacency: Adjacency, weight: Tensor | None) -> "KnownEdges":
         communicator = lists.communicator
         sizes = communicator.all_gather(torch.tensor([adjacency.num_rows])).flatten().numpy()
         starts = np.append(0, np.cumsum(sizes))
         own = np.arange(starts[communicator.rank], starts[communicator.rank + 1])
         place_of = np.append(own, lists.start(torch.from_numpy(own)).wait().numpy())
-        return _Edges(starts, adjacency, own, place_of[adjacency.indices], own[adjacency.row_of_edge], weight)
-
-    def with_columns(self, places: IntArray) -> "_Edges":
-        """Returns the edges with further rows, at the ends of edges."""
-        return _Edges(
-            self.starts, self.adjacency, np.append(self.place_of, places), self.sources, self.destinations, self.weight
-        )
+        return KnownEdges(starts, adjacency, own, place_of[adjacency.indices], own[adjacency.row_of_edge], weight)
 
     def compressed(self, num_rows: int) -> tuple[Adjacency, int, FloatArray | None]:
         """Returns the edges by rows, the number of rows, and the weights of the edges in that order."""
-        number_of = np.full(int(self.starts[-1]), -1)
-        is_row = self.place_of >= 0
-        number_of[self.place_of[is_row]] = np.flatnonzero(is_row)
-        indptr, indices, order = compress_edges(
-            number_of[self.sources], number_of[self.destinations], num_rows, len(self.place_of)
-        )
+        numbers, num_columns = Numbers(self.place_of), len(self.place_of)
+        columns, rows = numbers.of(self.sources), numbers.of(self.destinations)
+        indptr, indices, order = compress_edges(columns, rows, num_rows, num_columns)
         weights = None
         if self.weight is not None:
             weights = self.weight[torch.from_numpy(order.astype(np.int64))].detach().double().numpy()
-        return Adjacency(indptr, indices, len(self.place_of)), num_rows, weights
+        return Adjacency(indptr, indices, num_columns), num_rows, weights
 
-    def with_edges_into(self, lists: RowExchange, communicator: Communicator) -> tuple["_Edges", RowExchange]:
-        """Returns the edges with those into the last hop, which their owners tell, and the lists of the next hop.
+    @property
+    def beyond(self) -> IntArray:
+        """Places of the sources of edges that are no rows here."""
+        return np.setdiff1d(self.sources, self.place_of)
+
+    def way_to(self, places: IntArray, communicator: Communicator) -> RowExchange:
+        """Returns the exchange that brings the rows at `places`, which rise; all ranks call it together."""
+        return RowExchange.agree(communicator, by_owner(places, self.starts), len(self.place_of))
+
+    def with_edges_into(self, lists: RowExchange) -> "KnownEdges":
+        """Returns the edges with those into the last rows, which their owners tell; all ranks call it together.
 
         Args:
-            lists: who sends which rows of the last hop to whom.
+            lists: who sends which of the last rows to whom.
         """
-        asked = lists.send_rows.numpy()
-        degrees = np.zeros(len(self.place_of), np.int64)
-        degrees[: self.adjacency.num_rows] = self.adjacency.row_degrees
-        num_edges = lists.start(torch.from_numpy(degrees[: lists.num_owned])).wait().numpy()
+        communicator = lists.communicator
+        asked, num_owned = lists.send_rows.numpy(), self.adjacency.num_rows
+        degrees = np.append(self.adjacency.row_degrees, np.zeros(lists.num_owned - num_owned, np.int64))
+        num_edges = lists.start(torch.from_numpy(degrees)).wait().numpy()
         splits = communicator.agree_on_splits(_sums(degrees[asked], lists.splits.send))
         edges = _edges_of(self.adjacency, asked)
         told = as_indices(self.sources[edges], int(self.starts[-1]))
@@ -239,21 +240,13 @@ class _Edges:
         weight = self.weight
         if weight is not None:
             weight = torch.cat([weight, communicator.all_to_all(weight[torch.from_numpy(edges)], splits)])
-        last = self.place_of[len(self.place_of) - lists.num_received - int(lists.num_received == 0) :]
-        destinations = np.repeat(last[last >= 0], num_edges)
-        is_new = np.zeros(int(self.starts[-1]), bool)
-        is_new[sources] = True
-        is_new[self.place_of[self.place_of >= 0]] = False
-        found = _Edges(
-            self.starts,
-            self.adjacency,
-            self.place_of,
-            np.append(self.sources, sources),
-            np.append(self.destinations, destinations),
-            weight,
+        last = self.place_of[lists.num_owned : lists.num_owned + lists.num_received]
+        return replace(
+            self,
+            sources=np.append(self.sources, sources),
+            destinations=np.append(self.destinations, np.repeat(last, num_edges)),
+            weight=weight,
         )
-        wanted = by_owner(np.flatnonzero(is_new), self.starts)
-        return found, RowExchange.agree(communicator, wanted, len(self.place_of))
 
 
 def _edges_of(adjacency: Adjacency, rows: IntArray) -> IntArray:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
-from laconic.comm.exchange import RowExchange
+from laconic.comm.exchange import Route, RowExchange
 from laconic.comm.grid import Grid
 from laconic.graph import Shard
 from laconic.sharded.axis import AxisExchange, LineAxis, PlacedAxis
@@ -86,6 +86,13 @@ class Placement:
         """Whether edges on one axis lie elsewhere than with their destinations."""
         operators = self.operators
         return isinstance(operators, BlockOperators) and operators.columns is not self.sources
+
+    @property
+    def halo_route(self) -> Route:
+        """How halo rows come, and what was made of them goes back."""
+        route = self.sources.lists if isinstance(self.sources, AxisExchange) else self.sources
+        assert isinstance(route, Route), "for placements on one axis, and their miniatures"
+        return route
 
     @property
     def exchange(self) -> RowExchange:

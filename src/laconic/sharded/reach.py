@@ -13,17 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import nn
 
 from laconic.attach.fixed_operators import why_not_recompute
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.records import LedgerRecord
 from laconic.sharded.axis import AxisExchange
-from laconic.sharded.cut import Cut
 from laconic.sharded.hops import find_hops
 from laconic.sharded.placement import Placement
-from laconic.sharded.rehearsal import exchanges_of_step, flops_of_step
+from laconic.sharded.trace import Traces
 
 # Operations of a dense layer per second, of one core (a layer of 128 to 256 takes some 20 microseconds a row).
 _FLOPS_PER_SECOND = 25e9
@@ -49,18 +47,18 @@ def with_reach(placement: Placement, reach: int) -> Placement:
     return replace(placement, hops=hops)
 
 
-def check_reach(model: nn.Module, placement: Placement) -> None:
+def check_reach(traces: Traces, placement: Placement) -> None:
     """Raises unless every hop of the placement spares the model an exchange; the same on all ranks."""
     reach = len(placement.hops)
     if not reach:
         return
-    reason = why_not_recompute(model)
+    reason = why_not_recompute(traces.model)
     if reason is not None:
         raise UnsupportedModelError(
             f"reach={reach} computes rows of other ranks here, and {reason}. Leave reach out: its rows are then "
             f"exchanged; or use GCNConv, SAGEConv (mean, sum), GINConv, GraphConv, SGConv or APPNP."
         )
-    most = num_exchanges(model, replace(placement, hops=()))
+    most = traces.of(replace(placement, hops=())).num_hops
     if reach > most:
         raise ConfigError(
             f"reach={reach}, but in a training step this model exchanges rows {most} times. Use reach={most}, with "
@@ -68,16 +66,8 @@ def check_reach(model: nn.Module, placement: Placement) -> None:
         )
 
 
-def num_exchanges(model: nn.Module, placement: Placement) -> int:
-    """Returns how many times a training step sums up rows of other ranks that change."""
-    num_ranks = placement.communicator.num_ranks
-    everyone = np.ones((num_ranks, num_ranks), np.int64)
-    step = exchanges_of_step(model, placement, Cut(everyone, 0 * everyone, 0.0, 0.0))
-    return sum(one.direction == "forward" for one in step)
-
-
 def choose_reach(
-    model: nn.Module, placement: Placement, link_mbit: float, predict: Callable[[Placement], list[LedgerRecord]]
+    traces: Traces, placement: Placement, link_mbit: float, predict: Callable[[Placement], list[LedgerRecord]]
 ) -> Placement:
     """Returns the placement with the reach whose epochs are the shortest; all ranks call it together.
 
@@ -85,15 +75,16 @@ def choose_reach(
         link_mbit: speed of a rank's link.
         predict: returns the traffic of this rank with a placement.
     """
-    if placement.communicator.num_ranks == 1 or why_not_recompute(model) is not None:
+    if placement.communicator.num_ranks == 1 or why_not_recompute(traces.model) is not None:
         return placement
-    most, speed = num_exchanges(model, placement), link_mbit * 1e6 / 8
-    best, best_seconds = placement, _seconds(model, placement, speed, predict)
-    for reach in range(1, most + 1):
+    speed, trace = link_mbit * 1e6 / 8, traces.of(placement)
+    flops, best, best_seconds = [trace.flops], placement, _seconds(placement, speed, [trace.flops], predict)
+    for reach in range(1, trace.num_hops + 1):
         if reach > 1 and _has_too_many_edges(best):
             return best
         further = with_reach(placement, reach)
-        seconds = _seconds(model, further, speed, predict)
+        flops.append(traces.of(further).flops)
+        seconds = _seconds(further, speed, flops, predict)
         if seconds >= best_seconds:
             return best
         best, best_seconds = further, seconds
@@ -101,12 +92,13 @@ def choose_reach(
 
 
 def _seconds(
-    model: nn.Module, placement: Placement, speed: float, predict: Callable[[Placement], list[LedgerRecord]]
+    placement: Placement, speed: float, flops: list[int], predict: Callable[[Placement], list[LedgerRecord]]
 ) -> float:
     """Returns the seconds of an epoch that a reach is chosen by, of the rank for which they are the most.
 
     Args:
         speed: bytes per second.
+        flops: of a step with 0, 1, ... hops, up to those of the placement.
     """
     shard, hops = placement.shard, placement.hops
     row_bytes = math.prod(shard.x.shape[1:]) * shard.x.element_size()
@@ -116,7 +108,6 @@ def _seconds(
     else:
         records = predict(placement)
         way = max(_num_bytes(records, way) for way in ("sent", "received"))
-        flops = [flops_of_step(model, replace(placement, hops=hops[:number])) for number in range(len(hops) + 1)]
         of_hop = np.diff([shard.num_rows, *num_rows])
         extra = sum(int(rows) * more for rows, more in zip(of_hop, np.diff(flops), strict=True))
         features = int(of_hop.sum()) * row_bytes / _USUAL_EPOCHS

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -53,7 +53,8 @@ class TinyRun:
     """
 
     def __init__(self, num_rows: int) -> None:
-        self.output = torch.empty(0)
+        self.output: Tensor | None = None
+        """None until the pass has come to its end."""
         self.calls: list[Call] = []
         self.used: set[str] = set()
         """Names of the convolutions that sent messages or were called."""
@@ -118,27 +119,37 @@ def run_whole(model: nn.Module, graph: Graph) -> TinyRun:
     return TinyRun(NUM_NODES).run(mine, shard)
 
 
-def run_shared(model: nn.Module, graph: Graph, runs: list[TinyRun], reach: int = 0) -> list[TinyRun]:
-    """Runs copies of `model` on two ranks.
+def run_shared(
+    models: Sequence[nn.Module], graph: Graph, reach: int = 0
+) -> tuple[list[list[TinyRun]], Exception | None]:
+    """Runs copies of models on two ranks, one model after the other.
 
     Args:
         reach: hops over which rows of the other rank are computed here.
-        runs: filled with the run of each rank, also where one raises an error.
+
+    Returns:
+        Of each model, the runs of both ranks. And the error with which all came to an end, if any did.
     """
     parts = np.arange(NUM_NODES) % _NUM_RANKS
-    runs += [TinyRun(NUM_NODES // _NUM_RANKS) for _ in range(_NUM_RANKS)]
+    runs = [[TinyRun(NUM_NODES // _NUM_RANKS) for _ in range(_NUM_RANKS)] for _ in models]
 
-    def run(transport: Transport) -> TinyRun:
+    def run(transport: Transport) -> None:
         communicator = Communicator(transport, Ledger(transport.rank))
         block_map = BlockMap.one_axis(ChunkMap.even(np.bincount(parts).tolist(), _NUM_RANKS))
         placement = place(lambda number: chunk_in_memory(graph, parts, _NUM_RANKS, number), block_map, communicator)
         placement = with_reach(placement, reach)
-        mine, shard = copy.deepcopy(model), with_hops(placement.shard, placement.hops, communicator.ledger)
-        attach(mine, shard, aggregator=ShardedAggregator(placement, shard=shard))
-        return runs[transport.rank].run(mine, shard)
+        shard = with_hops(placement.shard, placement.hops, communicator.ledger)
+        for model, of_ranks in zip(models, runs, strict=True):
+            mine = copy.deepcopy(model)
+            attach(mine, shard, aggregator=ShardedAggregator(placement, shard=shard))
+            of_ranks[transport.rank].run(mine, shard)
 
-    # Long: on a busy machine the first run waits for kernels to be compiled.
-    return run_ranks(_NUM_RANKS, run, timeout=120)
+    try:
+        # Long: on a busy machine the first run waits for kernels to be compiled.
+        run_ranks(_NUM_RANKS, run, timeout=120)
+    except Exception as error:
+        return runs, error
+    return runs, None
 
 
 def difference(whole: list[Tensor], parts: list[list[Tensor]]) -> float:

@@ -5,8 +5,9 @@ one that counts degrees or nodes on the way is not. Nothing about a class says w
 rows that each convolution gives are compared where the rows that it got are equal.
 """
 
+from dataclasses import dataclass
 from types import FunctionType
-from typing import NoReturn
+from typing import NoReturn, final
 
 import torch
 from torch import nn
@@ -30,99 +31,125 @@ _DEGREES = ("degree", "gcn_norm", "get_laplacian", "cheb_norm")
 _TOLERANCES = {torch.float64: (1e-9, 1e-6), torch.float32: (1e-3, 1e-3)}
 
 
-def check_shared(model: nn.Module, shard: Shard) -> None:
-    """Raises UnsupportedModelError, naming the layer and what to do, unless `model` is the same over several ranks.
+@final
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What a model gives on a tiny graph on one machine. Runs on two ranks are compared with it.
 
-    Whatever mixes the rows of nodes outside of convolutions and norms shows here: pooling, attention over all nodes, a
-    mean over rows. So does what the model draws itself, of which every rank would draw its own.
+    Args:
+        graph: the tiny one.
+        models: in evaluation and in training, in the graph's type; they have not run.
+        wholes: the run of each on one machine.
+        draws: whether torch's random numbers were drawn in a run.
     """
-    for name, module in model.named_modules():
-        if _is_unknown_norm(module):
-            raise UnsupportedModelError(
-                f"{name} is a {type(module).__name__}, whose statistics over several ranks are not known. Use "
-                f"BatchNorm, LayerNorm, GraphNorm or PairNorm, or the strategy single."
-            )
-    used: set[str] = set()
-    for training in (False, True):
-        copied = _awakened(detached_copy(model).train(training))
+
+    graph: Graph
+    models: tuple[nn.Module, ...]
+    wholes: tuple[TinyRun, ...]
+    draws: bool
+
+    @staticmethod
+    def of(model: nn.Module, shard: Shard) -> "Trial":
+        """Runs a model in float64, where rounding hides nothing; in float32 if it can run in that alone.
+
+        Raises UnsupportedModelError for a model that cannot run, or has norms that ranks cannot share.
+        """
+        for name, module in model.named_modules():
+            if _is_unknown_norm(module):
+                raise UnsupportedModelError(
+                    f"{name} is a {type(module).__name__}, whose statistics over several ranks are not known. Use "
+                    f"BatchNorm, LayerNorm, GraphNorm or PairNorm, or the strategy single."
+                )
+        width, weighted, own = shard.x.shape[1], shard.edge_weight is not None, shard.x.dtype
+        failure: tuple[bool, Exception] | None = None
+        for dtype in (torch.float64, torch.float32) if own == torch.float32 else (torch.float64,):
+            graph, wholes = tiny_graph(width, dtype, weighted=weighted), list[TinyRun]()
+            models = tuple(_awakened(detached_copy(model).train(mode)).to(dtype) for mode in (False, True))
+            with torch.random.fork_rng(devices=[]):
+                before = torch.get_rng_state()
+                try:
+                    for tried in models:
+                        wholes.append(run_whole(tried, graph))
+                    return Trial(graph, models, tuple(wholes), not torch.equal(before, torch.get_rng_state()))
+                except Exception as error:
+                    failure = (bool(wholes), error)
+        assert failure is not None
+        if isinstance(failure[1], LaconicError):
+            raise failure[1]
+        known = own in _TOLERANCES
+        advice = "" if known else f" It was tried in float64: convert with x.to(weight.dtype), not to {own}."
+        raise UnsupportedModelError(
+            f"{type(model).__name__} was tried on a graph of {NUM_NODES} nodes before ranks share it, and raised "
+            f"{type(failure[1]).__name__} in {_when(failure[0])}: {failure[1]}.{advice} "
+            f"Mend that; a model for a fixed number of nodes, or for one kind of graph, trains with the strategy "
+            f"single."
+        ) from failure[1]
+
+    def why_not_hops(self, reach: int) -> str | None:
+        """Returns how the model fails where rows of other ranks are computed here too; None if it is the same.
+
+        It may write inner rows into a tensor that has outer ones, compare shapes, or mix rows in code that torch does
+        not show us. So it is tried, as in `check`.
+        """
         with torch.random.fork_rng(devices=[]):
-            used |= _check_mode(copied, shard)
-    for name, module in _convolutions(model).items():
-        if name not in used and why_no_kernel(module) is not None:
-            _refuse(
-                name,
-                module,
-                "model(x, edge_index) did not use it, so it could not be tried. Take it out of the model if it is "
-                "never used",
-            )
+            shared, error = run_shared(self.models, self.graph, reach)
+        if error is not None:
+            return f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        is_same = all(self._gives_same(whole, parts) for whole, parts in zip(self.wholes, shared, strict=True))
+        return None if is_same else "it gave other outputs"
 
+    def check(self) -> None:
+        """Raises UnsupportedModelError, naming the layer and what to do, unless the model is the same on two ranks.
 
-def why_not_hops(model: nn.Module, shard: Shard, reach: int) -> str | None:
-    """Returns how a model fails where rows of other ranks are computed here too; None if it is the same.
-
-    It may write inner rows into a tensor that has outer ones, compare shapes, or mix rows in code that torch does not
-    show us. So it is tried, as in `check_shared`.
-    """
-    for training in (False, True):
-        copied = _awakened(detached_copy(model).train(training))
+        Whatever mixes the rows of nodes outside of convolutions and norms shows here: pooling, attention over all
+        nodes, a mean over rows. So does what the model draws itself, of which every rank would draw its own.
+        """
         with torch.random.fork_rng(devices=[]):
-            plain, graph, whole = _run_in_first_dtype(copied, shard)
-            parts: list[TinyRun] = []
+            if self.draws:
+                self._check_repeats()
+            shared, error = run_shared(self.models, self.graph)
             try:
-                run_shared(plain, graph, parts, reach)
-            except Exception as error:
-                return f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        if not difference([whole.output], [[part.output] for part in parts]) <= _TOLERANCES[graph.x.dtype][1]:
-            return "it gave other outputs"
-    return None
+                for model, whole, parts in zip(self.models, self.wholes, shared, strict=True):
+                    if error is not None and any(part.output is None for part in parts):
+                        failed = next((part.failed_in for part in parts if part.error is error), None)
+                        _refuse_error(model, failed, error)
+                    self._compare(model, whole, parts)
+            except UnsupportedModelError:
+                # What it draws by other means than torch's is not known.
+                self._check_repeats()
+                raise
+        for name, module in _convolutions(self.models[0]).items():
+            if not any(name in whole.used for whole in self.wholes) and why_no_kernel(module) is not None:
+                _refuse(
+                    name,
+                    module,
+                    "model(x, edge_index) did not use it, so it could not be tried. Take it out of the model if it is "
+                    "never used",
+                )
 
+    def _compare(self, model: nn.Module, whole: TinyRun, parts: list[TinyRun]) -> None:
+        _compare_calls(model, whole, parts, _TOLERANCES[self.graph.x.dtype][0])
+        if not self._gives_same(whole, parts):
+            raise UnsupportedModelError(
+                f"{type(model).__name__} gives other outputs in {_when(model.training)} when two ranks share a tiny "
+                f"graph: something in it mixes the rows of nodes outside of convolutions and norms (a mean over rows, "
+                f"pooling, attention over all nodes). Take it out, or use the strategy single."
+            )
 
-def _check_mode(model: nn.Module, shard: Shard) -> set[str]:
-    """Tries the model in the mode that it is in, and returns the names of the convolutions that it used."""
-    kind, when = type(model).__name__, "training" if model.training else "evaluation"
-    model, graph, whole = _run_in_first_dtype(model, shard)
-    if not torch.equal(whole.output, run_whole(model, graph).output):
-        raise UnsupportedModelError(
-            f"{kind} gives other outputs each time it is called in {when}: it draws random numbers itself, and every "
-            f"rank would draw its own. Dropout of torch.nn is keyed, and the same on any number of ranks: use that, or "
-            f"the strategy single."
-        )
-    parts: list[TinyRun] = []
-    try:
-        run_shared(model, graph, parts)
-    except Exception as error:
-        failed = next((part.failed_in for part in parts if part.error is error), None)
-        _refuse_error(model, failed, when, error)
-    tolerance, whole_tolerance = _TOLERANCES[graph.x.dtype]
-    _compare_calls(model, whole, parts, tolerance)
-    if not difference([whole.output], [[part.output] for part in parts]) <= whole_tolerance:
-        raise UnsupportedModelError(
-            f"{kind} gives other outputs in {when} when two ranks share a tiny graph: something in it mixes the "
-            f"rows of nodes outside of convolutions and norms (a mean over rows, pooling, attention over all nodes). "
-            f"Take it out, or use the strategy single."
-        )
-    return whole.used
+    def _gives_same(self, whole: TinyRun, parts: list[TinyRun]) -> bool:
+        outputs = [[part.output] for part in parts if part.output is not None]
+        assert whole.output is not None
+        return difference([whole.output], outputs) <= _TOLERANCES[self.graph.x.dtype][1]
 
-
-def _run_in_first_dtype(model: nn.Module, shard: Shard) -> tuple[nn.Module, Graph, TinyRun]:
-    """Runs the model in float64, where rounding hides nothing; in float32 if it can run in that alone."""
-    width, weighted, own = shard.x.shape[1], shard.edge_weight is not None, shard.x.dtype
-    failure: Exception | None = None
-    for dtype in (torch.float64, torch.float32) if own == torch.float32 else (torch.float64,):
-        converted, graph = detached_copy(model).to(dtype), tiny_graph(width, dtype, weighted=weighted)
-        try:
-            return converted, graph, run_whole(converted, graph)
-        except Exception as error:
-            failure = error
-    assert failure is not None
-    if isinstance(failure, LaconicError):
-        raise failure
-    advice = "" if own in _TOLERANCES else f" It was tried in float64: convert with x.to(weight.dtype), not to {own}."
-    raise UnsupportedModelError(
-        f"{type(model).__name__} was tried on a graph of {NUM_NODES} nodes before ranks share it, and raised "
-        f"{type(failure).__name__} in {'training' if model.training else 'evaluation'}: {failure}.{advice} "
-        f"Mend that; a model for a fixed number of nodes, or for one kind of graph, trains with the strategy single."
-    ) from failure
+    def _check_repeats(self) -> None:
+        for model, whole in zip(self.models, self.wholes, strict=True):
+            again = run_whole(model, self.graph).output
+            if whole.output is None or again is None or not torch.equal(whole.output, again):
+                raise UnsupportedModelError(
+                    f"{type(model).__name__} gives other outputs each time it is called in {_when(model.training)}: it "
+                    f"draws random numbers itself, and every rank would draw its own. Dropout of torch.nn is keyed, "
+                    f"and the same on any number of ranks: use that, or the strategy single."
+                )
 
 
 def _compare_calls(model: nn.Module, whole: TinyRun, parts: list[TinyRun], tolerance: float) -> None:
@@ -141,15 +168,16 @@ def _compare_calls(model: nn.Module, whole: TinyRun, parts: list[TinyRun], toler
             _refuse_layer(call.name, conv, "its output differs when two ranks share a tiny graph")
 
 
-def _refuse_error(model: nn.Module, failed_in: str | None, when: str, error: Exception) -> NoReturn:
+def _refuse_error(model: nn.Module, failed_in: str | None, error: Exception) -> NoReturn:
     """Raises what became of an error that the model raises on two ranks, and on one machine does not."""
     if failed_in is None:
         if isinstance(error, LaconicError):
             raise error
         raise UnsupportedModelError(
-            f"{type(model).__name__} runs on one machine, and raised {type(error).__name__} in {when} when two ranks "
-            f"share a tiny graph: outside of convolutions it goes by edge_index or by the number of nodes, of which a "
-            f"rank has a part. Leave that to convolutions, or use the strategy single."
+            f"{type(model).__name__} runs on one machine, and raised {type(error).__name__} in "
+            f"{_when(model.training)} when two ranks share a tiny graph: outside of convolutions it goes by edge_index "
+            f"or by the number of nodes, of which a rank has a part. Leave that to convolutions, or use the strategy "
+            f"single."
         ) from error
     conv = _convolutions(model)[failed_in]
     if isinstance(error, LaconicError):
@@ -180,6 +208,10 @@ def _names_in_code(kind: type) -> set[str]:
     own = kind.__mro__[: kind.__mro__.index(MessagePassing)]
     methods = [value for one in own for value in vars(one).values() if isinstance(value, FunctionType)]
     return {name for method in methods for name in method.__code__.co_names}
+
+
+def _when(is_training: bool) -> str:
+    return "training" if is_training else "evaluation"
 
 
 def _convolutions(model: nn.Module) -> dict[str, MessagePassing]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from laconic.attach import attach
 from laconic.attach.aggregator import Aggregator
@@ -12,35 +12,36 @@ from laconic.gradients.worker import Worker
 from laconic.graph import Shard
 from laconic.records import LedgerRecord
 from laconic.sharded.aggregator import ShardedAggregator
-from laconic.sharded.booked import BookedCoder
 from laconic.sharded.coder import ExchangeCoder
 from laconic.sharded.coding import Coding
 from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import Placement
-from laconic.sharded.rehearsal import exchanges_of_step, rehearse
+from laconic.sharded.trace import Traces
 
 
 class PlacedWorker(Worker):
     """A worker of several ranks.
 
     Args:
+        traces: of the model to train.
         placement: what this rank holds.
-        gradients: of `model`, shared by all ranks.
-        shard: what `model` is called on.
+        gradients: of the model, shared by all ranks.
+        shard: what the model is called on.
         aggregator: aggregates over the whole graph.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        traces: Traces,
         placement: Placement,
         gradients: SharedGradients,
         shard: Shard,
         aggregator: Aggregator,
         seed: int,
     ) -> None:
-        super().__init__(attach(model, shard, seed=seed, aggregator=aggregator))
+        super().__init__(attach(traces.model, shard, seed=seed, aggregator=aggregator))
+        self.traces = traces
         self.placement = placement
         self._gradients = gradients
         if placement.communicator.num_ranks > 1:
@@ -58,24 +59,24 @@ class PlacedWorker(Worker):
         placement = self.placement
         if placement.is_covered or placement.hops:
             placement = with_edges_at(placement, "destination")
-        return rehearse(self.model, placement)
+        return self.traces.of(placement).records(1)
 
 
 class ShardedWorker(PlacedWorker):
     """Ranks take every step together, and rows and partial sums travel within it."""
 
-    def __init__(self, model: nn.Module, placement: Placement, coding: Coding | None, seed: int) -> None:
-        gradients = share_gradients(model, placement.communicator)
+    def __init__(self, traces: Traces, placement: Placement, coding: Coding | None, seed: int) -> None:
+        gradients = share_gradients(traces.model, placement.communicator)
         self.coder: ExchangeCoder | None = None
         if coding is not None:
-            exchanges = exchanges_of_step(model, placement, coding.cut)
-            plan = coding.rate_plan(model, exchanges)
+            exchanges = traces.of(placement, is_coded=True).coded(coding.cut)
+            plan = coding.rate_plan(traces.model, exchanges)
             plan.check(exchanges)
             self.coder = ExchangeCoder(placement, coding, plan, seed, gradients)
         # Features are as they will stay: rows of others can come.
         shard = with_hops(placement.shard, placement.hops, placement.communicator.ledger)
         self._aggregator = ShardedAggregator(placement, self.coder, shard=shard)
-        super().__init__(model, placement, gradients, shard, self._aggregator, seed)
+        super().__init__(traces, placement, gradients, shard, self._aggregator, seed)
 
     def start_epoch(self, epoch: int, step: int = 0) -> Shard:
         if self.coder is not None:
@@ -97,22 +98,23 @@ class ShardedWorker(PlacedWorker):
             self.coder.load_tensors(tensors)
 
     def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:
-        if self.coder is None:
-            return rehearse(self.model, self.placement, epoch)
-        return coded_traffic(self.model, self.placement, self.coder.coding, epoch, self.coder)
+        coding = None if self.coder is None else self.coder.coding
+        return traffic_of(self.traces, self.placement, coding, epoch, self.coder)
 
 
-def coded_traffic(
-    model: nn.Module, placement: Placement, coding: Coding, epoch: int = 1, coder: ExchangeCoder | None = None
+def traffic_of(
+    traces: Traces, placement: Placement, coding: Coding | None, epoch: int = 1, coder: ExchangeCoder | None = None
 ) -> list[LedgerRecord]:
-    """Returns this rank's traffic of an epoch through a codec.
+    """Returns this rank's traffic of an epoch, through a codec if there is one.
 
     Args:
         coder: of a run under way, whose schedule may go by what it has measured.
     """
-    cut = coding.cut
-    plan = coding.rate_plan(model, exchanges_of_step(model, placement, cut))
+    trace = traces.of(placement, is_coded=coding is not None)
+    if coding is None:
+        return trace.records(epoch)
+    plan = coding.rate_plan(traces.model, trace.coded(coding.cut))
     if coder is not None:
         plan = replace(plan, new=coder.new_rows(epoch))
     measured = () if coder is None else coder.measured
-    return rehearse(model, placement, epoch, lambda ledger: BookedCoder(cut, ledger, plan, epoch, measured))
+    return trace.coded_records(placement.communicator.rank, coding.cut, plan, epoch, measured)

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from torch import Tensor
 
 from laconic.graph import Shard
 from laconic.sharded.placement import Placement
-from laconic.sharded.trial import check_shared
+from laconic.sharded.trace import Traces
+from laconic.sharded.trial import Trial
 from laconic.strategies._checks import check_plain_model
 from laconic.strategies.base import Placed
 
@@ -41,4 +43,14 @@ class PlacedRows(Placed):
 
     def check(self) -> None:
         check_plain_model(self.run.model, self.shard)
-        check_shared(self.run.model, self.shard)
+        self.trial.check()
+
+    @cached_property
+    def trial(self) -> Trial:
+        """The model on a tiny graph."""
+        return Trial.of(self.run.model, self.shard)
+
+    @cached_property
+    def traces(self) -> Traces:
+        """The traces of the model, on the placements that are looked at."""
+        return Traces(self.run.model)

@@ -18,7 +18,6 @@ from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
-from laconic.records import LedgerRecord
 from laconic.sharded.block import BlockMap
 from laconic.sharded.changing_worker import ChangingWorker
 from laconic.sharded.chunk_map import ChunkMap
@@ -26,9 +25,7 @@ from laconic.sharded.coding import Coding
 from laconic.sharded.edge_placement import EdgePlace, with_edges_at
 from laconic.sharded.placement import Placement, place
 from laconic.sharded.reach import check_reach, choose_reach, with_reach
-from laconic.sharded.rehearsal import rehearse
-from laconic.sharded.trial import why_not_hops
-from laconic.sharded.worker import coded_traffic
+from laconic.sharded.worker import traffic_of
 from laconic.store import Store
 from laconic.strategies._checks import check_coded, check_edges, check_link, check_schedule
 from laconic.strategies._chunks import chunks_of
@@ -128,8 +125,8 @@ class PlacedExchange(PlacedRows):
         super().check()
         model, placement, reach = self.run.model, self.placement, self.settings.reach
         check_coded(model, placement, self.settings.codec)
-        check_reach(model, placement)
-        reason = why_not_hops(model, self.shard, reach) if reach and placement.hops else None
+        check_reach(self.traces, placement)
+        reason = self.trial.why_not_hops(reach) if reach and placement.hops else None
         if reason is not None:
             raise UnsupportedModelError(
                 f"reach={reach} computes rows of other ranks here, and this model is not the same then: tried on a "
@@ -137,11 +134,11 @@ class PlacedExchange(PlacedRows):
             )
 
     def _start(self, seed: int) -> ChangingWorker:
-        edges, placement, model = self.settings.edges, self._with_chosen_reach(), self.run.model
+        edges, placement, traces = self.settings.edges, self._with_chosen_reach(), self.traces
         if edges == "auto":
             edges = "destination" if self.coding is not None and not placement.is_covered else "cover"
         worker = ChangingWorker(
-            model, placement, self.coding, seed, edges=edges, num_classes=self.num_classes, prepare=self.prepare
+            traces, placement, self.coding, seed, edges=edges, num_classes=self.num_classes, prepare=self.prepare
         )
         if placement.communicator.rank == 0 and placement.communicator.num_ranks > 1:
             logger.info("Neighbours on other ranks: %s.", worker.choice)
@@ -152,19 +149,15 @@ class PlacedExchange(PlacedRows):
 
         The model is tried with it on a tiny graph first: where its outputs differ, rows are exchanged.
         """
-        model, placement = self.run.model, self.placement
+        placement, coding = self.placement, self.coding
         if self.settings.reach is not None:
             return placement
-        chosen = choose_reach(model, placement, self.settings.link_mbit, self._predict)
-        reason = why_not_hops(model, chosen.shard, len(chosen.hops)) if chosen.hops else None
+        chosen = choose_reach(
+            self.traces, placement, self.settings.link_mbit, lambda other: traffic_of(self.traces, other, coding)
+        )
+        reason = self.trial.why_not_hops(len(chosen.hops)) if chosen.hops else None
         if reason is None:
             return chosen
         if placement.communicator.rank == 0:
             logger.info("Rows of other ranks are exchanged, not computed here: tried on a tiny graph, %s.", reason)
         return placement
-
-    def _predict(self, placement: Placement) -> list[LedgerRecord]:
-        """Returns the traffic of an epoch with a placement that this rank might have."""
-        if self.coding is None:
-            return rehearse(self.run.model, placement)
-        return coded_traffic(self.run.model, placement, self.coding)

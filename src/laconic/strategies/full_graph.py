@@ -25,7 +25,6 @@ from laconic.sharded.coding import Coding
 from laconic.sharded.edge_placement import EdgePlace, with_edges_at
 from laconic.sharded.placement import Placement, place
 from laconic.sharded.plan import Plan, make_plan, memory_limit
-from laconic.sharded.rehearsal import rehearse
 from laconic.sharded.survey import survey
 from laconic.sharded.worker import ShardedWorker
 from laconic.sharded.workload import Workload
@@ -208,10 +207,10 @@ class PlacedOnGrid(PlacedRows):
         check_coded(model, placement, settings.codec)
         if placement.grid.pj > 1:
             # Layers too narrow to be sliced show when they are tried.
-            rehearse(model, placement)
+            self.traces.of(placement)
 
     def _start(self, seed: int) -> ShardedWorker:
-        return ShardedWorker(self.run.model, self.placement, self.coding, seed)
+        return ShardedWorker(self.traces, self.placement, self.coding, seed)
 
 
 def _lacking(chunks: Chunks, block_map: BlockMap, rank: int) -> str | None:

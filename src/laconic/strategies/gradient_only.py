@@ -11,7 +11,7 @@ from laconic.cached.intervals import Intervals
 from laconic.cached.khop_halo import KHopHalo, expand_halo
 from laconic.cached.recomputing import check_keeps_sums, why_not_sums
 from laconic.cached.refresh_coder import parse_refresh_codec
-from laconic.cached.rehearsal import num_hops_of
+from laconic.cached.summed_calls import SummedCalls
 from laconic.cached.worker import CachedWorker
 from laconic.comm.codecs import is_coded
 from laconic.comm.communicator import Communicator
@@ -115,7 +115,7 @@ class PlacedApart(PlacedRows):
         halo = self._find_halo(keeps_sums)
         is_gradual = not keeps_sums if settings.gradual is None else settings.gradual
         return CachedWorker(
-            self.run.model,
+            self.traces,
             self.placement,
             seed,
             reduction=parse_reduction(settings.gradients),
@@ -139,7 +139,7 @@ class PlacedApart(PlacedRows):
         """Returns the rows of others that are computed here, and those that are cached."""
         reach = self.settings.reach
         if keeps_sums:
-            halo = expand_halo(self.placement, num_hops_of(self.run.model, self.placement), reach)
+            halo = expand_halo(self.placement, SummedCalls.of(self.run.model, self.placement).num_hops, reach)
         else:
             halo = expand_halo(self.placement, reach or 1, reach or 1)
         if keeps_sums or self.settings.extends_rows:

@@ -121,7 +121,7 @@ class PlacedChunks(PlacedRows):
             is_in_memory=chunks.are_in_memory,
         )
         return GrappaWorker(
-            self.run.model,
+            self.traces,
             self.placement,
             seed,
             reduction=parse_reduction(settings.gradients),

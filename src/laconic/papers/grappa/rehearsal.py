@@ -1,39 +1,34 @@
 """What an epoch of Grappa will cost, known before it: gradients, an evaluation, and what a super-epoch begins with."""
 
-import dataclasses
-
-import numpy as np
-import torch
 from torch import nn
 
-from laconic.attach import attach, detached_copy
 from laconic.attach.aggregator import LocalAggregator
-from laconic.attach.scope import StandIn
 from laconic.cached.intervals import Intervals
-from laconic.cached.stage import stage_of, to_scale
+from laconic.cached.rehearsal import rehearsing_apart
 from laconic.comm.ledger import Ledger, merged
 from laconic.comm.traffic import all_gather_traffic, all_to_all_traffic
 from laconic.gradients.reductions import GradientReduction
-from laconic.gradients.running_statistics import combine_buffers
-from laconic.gradients.shared import SharedGradients
-from laconic.graph import Shard
 from laconic.papers.grappa.correction import Correction
 from laconic.papers.grappa.sweeper import Sweeper
 from laconic.records import LedgerRecord
-from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.placement import Placement
-from laconic.sharded.quarters import Quarters
-from laconic.sharded.rehearsal import act
+from laconic.sharded.trace import Trace
 
 
-def rehearse(
-    model: nn.Module,
-    placement: Placement,
-    sweeper: Sweeper,
-    epoch: int,
-    super_epochs: Intervals,
-    num_epochs: int | None,
-    reduction: GradientReduction,
+def trace_apart(model: nn.Module, placement: Placement, reduction: GradientReduction) -> Trace:
+    """Returns the trace of a model that trains on rows of its own rank alone, and is evaluated on all.
+
+    Args:
+        reduction: how gradients travel.
+    """
+    with rehearsing_apart(model, placement, reduction) as rehearsal:
+        alone = rehearsal.attachment.shard
+        rehearsal.attachment.train_on(alone, LocalAggregator(alone, remember_inputs=True))
+        return rehearsal.run()
+
+
+def predict(
+    trace: Trace, placement: Placement, sweeper: Sweeper, epoch: int, super_epochs: Intervals, num_epochs: int | None
 ) -> list[LedgerRecord]:
     """Returns what this rank will send and receive, as its ledger will count it.
 
@@ -41,37 +36,14 @@ def rehearse(
     epoch costs, with one training step and one evaluation, the counting of scores excepted.
 
     Args:
-        model: attached or not; it is copied and stays as it is.
         sweeper: brings the chunks.
         super_epochs: when they begin.
         num_epochs: of the run, where known.
-        reduction: how gradients travel.
     """
-    stage, actor = stage_of(placement), detached_copy(model)
-    ledger = stage.communicator.ledger
-    with torch.random.fork_rng(devices=[]):
-        attachment = attach(actor, stage.shard, aggregator=ShardedAggregator(stage))
-
-        def settle() -> None:
-            with ledger.phase("repartition"):
-                combine_buffers(actor, stage.shard.num_rows, stage.communicator)
-
-        def step_and_evaluate() -> None:
-            act(actor, SharedGradients(actor, stage.communicator, reduction=reduction, loss_phase="gradients"), stage)
-
-        attachment.call_before_evaluation(settle)
-        alone = _without_halo(stage.shard)
-        attachment.train_on(StandIn(alone, LocalAggregator(alone, remember_inputs=True)))
-        if epoch > 1:
-            step_and_evaluate()
-            ledger.take(0)
-        step_and_evaluate()
-        rows = [to_scale(row, stage, placement) for row in ledger.take(epoch)]
-    once = [dataclasses.replace(row, epoch=0) for row in rows if row.phase == "setup"]
-    rest = [row for row in rows if row.phase != "setup"]
+    rows = trace.records(epoch)[len(trace.once) :]
     if super_epochs.begins_with(epoch):
-        rest = merged([*rest, *_switch_rows(sweeper, placement, epoch, super_epochs, num_epochs)])
-    return [*once, *rest]
+        rows = merged([*rows, *_switch_rows(sweeper, placement, epoch, super_epochs, num_epochs)])
+    return [*trace.once, *rows] if epoch == 1 else rows
 
 
 def _switch_rows(
@@ -90,15 +62,3 @@ def _switch_rows(
             sent, received = sweeper.supply.between(chunks)
             ledger.count("all_to_all", *all_to_all_traffic(rank, sent, received))
     return ledger.take(epoch)
-
-
-def _without_halo(shard: Shard) -> Shard:
-    adjacency = Quarters.of(shard.adjacency, shard.num_rows).own_own
-    weight = shard.edge_weight
-    return dataclasses.replace(
-        shard,
-        adjacency=adjacency,
-        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
-        edge_weight=None if weight is None else weight.new_ones(adjacency.num_edges),
-        halo_ids=shard.halo_ids[:0],
-    )

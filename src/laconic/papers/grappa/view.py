@@ -1,6 +1,7 @@
 """View: the graph as one rank sees it while it trains alone: the chunks it holds, and the edges among them.
 
-Base rows come first: they are the ones that the rank answers for. Rows of variable chunks follow, as context.
+Base rows come first: they are the ones that the rank answers for, with labels and masks. Rows of variable chunks
+follow, as context.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Degrees
 from laconic.graph import Adjacency, Shard
-from laconic.graph.shard import padded
 from laconic.kernels.compress import as_indices
 from laconic.papers.grappa.held import HeldChunk
 
@@ -71,14 +71,14 @@ def build_view(held: Sequence[HeldChunk], base: Shard, chunk_starts: NDArray[np.
     weight = torch.cat(weights) if weights else None
     shard = Shard(
         x=_extended(base.x, held),
-        y=padded(base.y, num_rows),
+        y=base.y,
         edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
         adjacency=adjacency,
         node_ids=torch.cat([chunk.node_ids for chunk in held]),
         num_owned=num_base,
-        train_mask=padded(base.train_mask, num_rows),
-        val_mask=padded(base.val_mask, num_rows),
-        test_mask=padded(base.test_mask, num_rows),
+        train_mask=base.train_mask,
+        val_mask=base.val_mask,
+        test_mask=base.test_mask,
         edge_weight=None if weight is None else weight[torch.from_numpy(is_here)],
     )
     sums: NDArray[np.float64] | None = None

@@ -4,23 +4,23 @@ Base chunks B_k of rank k stay; variable chunks V_k(s) change with the super-epo
 B_k + V_k(s); neighbours beyond are missing, and `correction.py` makes up for them in the losses.
 """
 
+from functools import cached_property
 from typing import final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from laconic.attach.aggregator import LocalAggregator
-from laconic.attach.scope import StandIn
 from laconic.cached.interval_worker import IntervalWorker
 from laconic.cached.intervals import Intervals
 from laconic.gradients.reductions import GradientReduction
-from laconic.graph import Shard
 from laconic.papers.grappa.correction import Correction
-from laconic.papers.grappa.rehearsal import rehearse
+from laconic.papers.grappa.rehearsal import predict, trace_apart
 from laconic.papers.grappa.sweeper import Sweeper
 from laconic.papers.grappa.sweeping import SweepPlan
 from laconic.records import CoverageRecord, LedgerRecord
 from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.placement import Placement
+from laconic.sharded.trace import Trace, Traces
 
 
 @final
@@ -36,7 +36,7 @@ class GrappaWorker(IntervalWorker):
 
     def __init__(
         self,
-        model: nn.Module,
+        traces: Traces,
         placement: Placement,
         seed: int,
         *,
@@ -47,11 +47,10 @@ class GrappaWorker(IntervalWorker):
         sweeper: Sweeper,
     ) -> None:
         exact = ShardedAggregator(placement)
-        super().__init__(model, placement, exact, seed, reduction=reduction, intervals=super_epochs)
+        super().__init__(traces, placement, exact, seed, reduction=reduction, intervals=super_epochs)
         self.plan = plan
         self.sweeper = sweeper
         self._correction = correction
-        self._view = placement.shard
         self._row_factors: Tensor | None = None
         self._records: list[CoverageRecord] = []
         # Of the run, where known.
@@ -75,18 +74,13 @@ class GrappaWorker(IntervalWorker):
             factors = view.factors(sweep.edge_weight_of_held_row(communicator.rank))
         degrees = view.degrees if correction.divides_by_degree else None
         aggregator = LocalAggregator(view.shard, remember_inputs=True, degrees=degrees, factors=factors)
-        self._view = view.shard
-        self.attachment.train_on(StandIn(view.shard, aggregator))
+        self.attachment.train_on(view.shard, aggregator)
         if not self.intervals.is_last(interval, self._num_epochs):
             self.sweeper.start(interval + 1)
 
     @property
     def row_factors(self) -> Tensor | None:
         return self._row_factors
-
-    @property
-    def drawn_from(self) -> Shard:
-        return self._view
 
     def take_records(self) -> list[CoverageRecord]:
         taken, self._records = self._records, []
@@ -95,5 +89,8 @@ class GrappaWorker(IntervalWorker):
     def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:
         if self.placement.communicator.num_ranks == 1:
             return []
-        num_epochs, reduction = self._num_epochs, self._reduction
-        return rehearse(self.model, self.placement, self.sweeper, epoch, self.intervals, num_epochs, reduction)
+        return predict(self._trace, self.placement, self.sweeper, epoch, self.intervals, self._num_epochs)
+
+    @cached_property
+    def _trace(self) -> Trace:
+        return trace_apart(self.model, self.placement, self._reduction)
