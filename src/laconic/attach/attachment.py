@@ -24,7 +24,13 @@ from laconic.attach.convolutions import CONVOLUTIONS
 from laconic.attach.dropout import KeyedDropout, is_watcher, watch_edges
 from laconic.attach.forward import plain_forward, signature_of
 from laconic.attach.norms import is_over_nodes, norm_forward
-from laconic.attach.owned_rows import owned_rows, placed_inputs, refuse_epoch_inputs, refuse_input_gradients
+from laconic.attach.owned_rows import (
+    check_epoch_inputs,
+    owned_rows,
+    placed_inputs,
+    refuse_changed_epoch,
+    refuse_input_gradients,
+)
 from laconic.attach.scope import Scope
 from laconic.attach.shared import NOT_ROWS, is_of_another_graph, is_sharer, refuse_call, share_rows, shared_forward
 from laconic.attach.trimming import TrimmedRows
@@ -293,6 +299,8 @@ def _is_lazy(conv: nn.Module) -> bool:
 
 def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     scope: Scope = self.laconic_scope
+    if not scope.is_epoch_intact:
+        refuse_changed_epoch()
     return _step(self, scope, *args, **kwargs) if self.training else _evaluate(self, scope, *args, **kwargs)
 
 
@@ -311,9 +319,8 @@ def _evaluate(self: Any, scope: Scope, *args: Any, **kwargs: Any) -> Any:
 
 def _step(self: Any, scope: Scope, *args: Any, **kwargs: Any) -> Any:
     with scope.stepping():
-        given = (*args, *kwargs.values())
-        if scope.of_epoch is not None and not (len(given) > 1 and scope.is_of_epoch(given)):
-            refuse_epoch_inputs()
+        if scope.of_epoch is not None:
+            check_epoch_inputs(scope.shard, (*args, *kwargs.values()))
         try:
             out = _owned_outputs(self, scope, KeyedDropout(scope), *args, **kwargs)
             _watch_gradients(out, scope)

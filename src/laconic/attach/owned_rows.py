@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from laconic.errors import UnsupportedModelError
+from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.graph import Shard
 
 
@@ -40,12 +40,22 @@ def placed_inputs(shard: Shard, placed: Shard, args: Any, kwargs: Any) -> tuple[
     return inputs
 
 
-def refuse_epoch_inputs() -> NoReturn:
-    """Raises UnsupportedModelError: a model is trained on other tensors than those of the epoch's shard."""
-    raise UnsupportedModelError(
-        "In training this strategy knows neighbours on other ranks by the rows and edges of the epoch's shard. Take "
-        "that shard (for epoch, shard in session.epochs(100)), leave its tensors as they are, and call the model with "
-        "its shard.x and shard.edge_index themselves (and shard.edge_weight or none), and nothing else."
+def check_epoch_inputs(shard: Shard, given: tuple[object, ...]) -> None:
+    """Raises UnsupportedModelError unless a model is trained on the tensors of the epoch's shard themselves."""
+    own = {id(tensor) for tensor in (shard.x, shard.edge_index, shard.edge_weight, None)}
+    if len(given) < 2 or any(id(value) not in own for value in given):
+        raise UnsupportedModelError(
+            "In training this strategy knows neighbours on other ranks by the rows and edges of the epoch's shard. "
+            "Take that shard (for epoch, shard in session.epochs(100)), and call the model with its shard.x and "
+            "shard.edge_index themselves (and shard.edge_weight or none), and nothing else."
+        )
+
+
+def refuse_changed_epoch() -> NoReturn:
+    """Raises ConfigError: a shard was changed in place in its epoch."""
+    raise ConfigError(
+        "Features or edges of the epoch's shard were changed in place after other ranks had taken copies of them. "
+        "Change them before the model is attached."
     )
 
 

@@ -68,10 +68,10 @@ class Scope:
         """From now on steps work on `shard`."""
         self.of_epoch, self._epoch_versions = (shard, aggregator), _versions(shard)
 
-    def is_of_epoch(self, values: tuple[object, ...]) -> bool:
-        """Whether values are the tensors of the epoch's shard, unchanged since the epoch began, or None."""
-        own = {id(tensor) for tensor in (self.shard.x, self.shard.edge_index, self.shard.edge_weight, None)}
-        return all(id(value) in own for value in values) and _versions(self.shard) == self._epoch_versions
+    @property
+    def is_epoch_intact(self) -> bool:
+        """Whether the tensors of the epoch's shard are as they were when the epoch began."""
+        return self.of_epoch is None or _versions(self.of_epoch[0]) == self._epoch_versions
 
     @contextmanager
     def stepping(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch_geometric.nn import GCN
 
 import laconic
-from laconic.errors import UnsupportedModelError
+from laconic.errors import ConfigError, UnsupportedModelError
 
 NUM_RANKS = 2
 EXACT = {"rtol": 0, "atol": 1e-10}
@@ -97,9 +97,18 @@ def test_a_step_on_another_shard_than_the_epochs_is_refused_on_all_ranks(graph, 
         for x, edges in ((placed.x, placed.edge_index), (2 * shard.x, shard.edge_index)):
             with pytest.raises(UnsupportedModelError, match=r"for epoch, shard in session.epochs\(100\)"):
                 session.model(x, edges)
+
+    on_ranks(NUM_RANKS, work)
+
+
+@pytest.mark.parametrize("strategy", [STRATEGIES["sums in groups"], STRATEGIES["grappa"]])
+def test_a_shard_that_was_changed_in_place_is_refused_in_training_and_evaluation(graph, on_ranks, strategy):
+    def work(communicator):
+        session, (*_, shard) = trained(graph, strategy, communicator)
         shard.x.mul_(2)
-        with pytest.raises(UnsupportedModelError, match="leave its tensors as they are"):
-            session.model(shard.x, shard.edge_index)
+        for mode in (True, False):
+            with pytest.raises(ConfigError, match="changed in place after other ranks had taken copies"):
+                session.model.train(mode)(shard.x, shard.edge_index)
 
     on_ranks(NUM_RANKS, work)
 
