@@ -25,12 +25,14 @@ from laconic.comm.arriving import Decoded
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.ledger import Ledger
+from laconic.comm.splits import Splits
 from laconic.graph import Adjacency, Shard
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.compress import as_indices, compress_edges
 from laconic.sharded.axis import Arrival, AxisExchange, PlacedAxis
 from laconic.sharded.chunk_map import by_owner
+from laconic.sharded.homes import Numbers
 from laconic.sharded.normalize import BlockOperators
 
 # Shapes: N owned rows, n_j rows within j hops, E edges, P ranks
@@ -60,6 +62,17 @@ class HopAxis(PlacedAxis):
         coming = self._rows.start_expand(x, widest)
         empty = x.detach()[:1].expand(self._num_empty, -1)
         return Decoded(lambda: torch.cat([coming.wait(), empty])) if self._num_empty else coming
+
+    def expand_features(self, x: Tensor) -> Tensor:
+        """Returns the rows of features, (M, F), which travel sparse where that is smaller for all ranks together."""
+        if isinstance(self._rows, AxisExchange):
+            communicator, lists = self._rows.lists.communicator, self._rows.lists
+            rows = x.index_select(0, lists.send_rows)
+            sizes = communicator.all_reduce(torch.tensor([rows.nbytes, sparse_bytes(rows)]))
+            if sizes[1] < sizes[0]:
+                came = _all_to_all_sparse(communicator, rows, lists.splits)
+                return torch.cat([came, x[:1].expand(self._num_empty, -1)])
+        return self.start_expand(x, x.shape[1]).wait()
 
     def start_fold(self, partial: Tensor, widest: int) -> Arrival:
         raise AssertionError("sums of rows that are computed here stay here")
@@ -120,6 +133,11 @@ class Hop:
         """n_j."""
         return self.block.adjacency.num_columns
 
+    def with_features(self, x: Tensor) -> Tensor:
+        """Returns features, (n_{j-1}, F), with those of this hop from their owners behind them, (n_j, F)."""
+        assert isinstance(self.block.columns, HopAxis)
+        return torch.cat([x, self.block.columns.expand_features(x)])
+
     def with_rows(self, x: Tensor) -> Tensor:
         """Returns x, (n_{j-1}, F), with the rows of this hop from their owners behind it, (n_j, F)."""
         return torch.cat([x, self.block.columns.start_expand(x, x.shape[1]).wait()])
@@ -160,10 +178,9 @@ def find_hops(
         for number in range(1, reach + 1):
             num_before = len(edges.place_of)
             is_empty = int(lists.num_received == 0)
-            came = lists.start(ids).wait()
-            came = torch.cat([came, ids[:is_empty]])
+            came = torch.cat([lists.start(ids).wait(), ids[:is_empty]])
             places = lists.start(torch.from_numpy(edges.place_of)).wait().numpy()
-            edges = edges.with_columns(np.append(places, np.full(is_empty, -1)))
+            edges = replace(edges, place_of=np.concatenate([edges.place_of, places, np.full(is_empty, -number)]))
             line = range(communicator.num_ranks)
             nothing = AxisExchange(RowExchange.of_nothing(communicator, num_before), line)
             block = BlockOperators(*edges.compressed(num_before), HopAxis(AxisExchange(lists, line), is_empty), nothing)
@@ -181,8 +198,8 @@ class _Edges:
 
     Args:
         starts: where each rank's rows begin among the places, (P + 1,).
-        own: edges into the owned rows: the first, in the order of `adjacency`.
-        place_of: of each row, hop by hop; -1 is an empty row.
+        adjacency: the edges into the owned rows, which are the first edges, in this order.
+        place_of: of each row, hop by hop; an empty row has a negative one of its own.
         sources, destinations: places of the ends of each edge, (E,).
         weight: of each edge, or None, (E,).
     """
@@ -203,24 +220,15 @@ class _Edges:
         place_of = np.append(own, lists.start(torch.from_numpy(own)).wait().numpy())
         return _Edges(starts, adjacency, own, place_of[adjacency.indices], own[adjacency.row_of_edge], weight)
 
-    def with_columns(self, places: IntArray) -> "_Edges":
-        """Returns the edges with further rows, at the ends of edges."""
-        return _Edges(
-            self.starts, self.adjacency, np.append(self.place_of, places), self.sources, self.destinations, self.weight
-        )
-
     def compressed(self, num_rows: int) -> tuple[Adjacency, int, FloatArray | None]:
         """Returns the edges by rows, the number of rows, and the weights of the edges in that order."""
-        number_of = np.full(int(self.starts[-1]), -1)
-        is_row = self.place_of >= 0
-        number_of[self.place_of[is_row]] = np.flatnonzero(is_row)
-        indptr, indices, order = compress_edges(
-            number_of[self.sources], number_of[self.destinations], num_rows, len(self.place_of)
-        )
+        numbers, num_columns = Numbers(self.place_of), len(self.place_of)
+        columns, rows = numbers.of(self.sources), numbers.of(self.destinations)
+        indptr, indices, order = compress_edges(columns, rows, num_rows, num_columns)
         weights = None
         if self.weight is not None:
             weights = self.weight[torch.from_numpy(order.astype(np.int64))].detach().double().numpy()
-        return Adjacency(indptr, indices, len(self.place_of)), num_rows, weights
+        return Adjacency(indptr, indices, num_columns), num_rows, weights
 
     def with_edges_into(self, lists: RowExchange, communicator: Communicator) -> tuple["_Edges", RowExchange]:
         """Returns the edges with those into the last hop, which their owners tell, and the lists of the next hop.
@@ -228,10 +236,9 @@ class _Edges:
         Args:
             lists: who sends which rows of the last hop to whom.
         """
-        asked = lists.send_rows.numpy()
-        degrees = np.zeros(len(self.place_of), np.int64)
-        degrees[: self.adjacency.num_rows] = self.adjacency.row_degrees
-        num_edges = lists.start(torch.from_numpy(degrees[: lists.num_owned])).wait().numpy()
+        asked, num_owned = lists.send_rows.numpy(), self.adjacency.num_rows
+        degrees = np.append(self.adjacency.row_degrees, np.zeros(lists.num_owned - num_owned, np.int64))
+        num_edges = lists.start(torch.from_numpy(degrees)).wait().numpy()
         splits = communicator.agree_on_splits(_sums(degrees[asked], lists.splits.send))
         edges = _edges_of(self.adjacency, asked)
         told = as_indices(self.sources[edges], int(self.starts[-1]))
@@ -239,20 +246,14 @@ class _Edges:
         weight = self.weight
         if weight is not None:
             weight = torch.cat([weight, communicator.all_to_all(weight[torch.from_numpy(edges)], splits)])
-        last = self.place_of[len(self.place_of) - lists.num_received - int(lists.num_received == 0) :]
-        destinations = np.repeat(last[last >= 0], num_edges)
-        is_new = np.zeros(int(self.starts[-1]), bool)
-        is_new[sources] = True
-        is_new[self.place_of[self.place_of >= 0]] = False
-        found = _Edges(
-            self.starts,
-            self.adjacency,
-            self.place_of,
-            np.append(self.sources, sources),
-            np.append(self.destinations, destinations),
-            weight,
+        last = self.place_of[lists.num_owned : lists.num_owned + lists.num_received]
+        found = replace(
+            self,
+            sources=np.append(self.sources, sources),
+            destinations=np.append(self.destinations, np.repeat(last, num_edges)),
+            weight=weight,
         )
-        wanted = by_owner(np.flatnonzero(is_new), self.starts)
+        wanted = by_owner(np.setdiff1d(sources, self.place_of), self.starts)
         return found, RowExchange.agree(communicator, wanted, len(self.place_of))
 
 
@@ -264,7 +265,7 @@ def _edges_of(adjacency: Adjacency, rows: IntArray) -> IntArray:
     return numbers
 
 
-def _sums(values: IntArray, sizes: tuple[int, ...]) -> list[int]:
+def _sums(values: NDArray[np.integer], sizes: tuple[int, ...]) -> list[int]:
     """Returns the sums of parts of such sizes, which follow each other."""
     before = np.append(0, np.cumsum(values))
     ends = np.cumsum(sizes)
@@ -275,13 +276,36 @@ def _sums(values: IntArray, sizes: tuple[int, ...]) -> list[int]:
 def with_hops(shard: Shard, hops: tuple[Hop, ...], ledger: Ledger) -> Shard:
     """Returns a shard with the rows of its hops behind the owned ones; all ranks call it together.
 
-    Traffic, phase "setup": the features of these rows.
+    Traffic, phase "setup": the features of these rows, dense or as `sparse_bytes` says, whichever is smaller.
     """
     if not hops:
         return shard
     x = shard.x
     with ledger.phase("setup"):
         for hop in hops:
-            x = hop.with_rows(x)
+            x = hop.with_features(x)
     node_ids = torch.cat([shard.node_ids, *(hop.ids for hop in hops)])
     return replace(shard, x=x, node_ids=node_ids, rows_within=tuple(hop.num_rows for hop in hops))
+
+
+def sparse_bytes(rows: Tensor) -> int:
+    """Returns the bytes of rows, (n, F), that travel sparse: how many nonzeros each has, their columns and values."""
+    return 4 * len(rows) + int(rows.count_nonzero()) * (_column_dtype(rows).itemsize + rows.element_size())
+
+
+def _column_dtype(rows: Tensor) -> torch.dtype:
+    return torch.int16 if rows.shape[1] <= 1 << 15 else torch.int32
+
+
+def _all_to_all_sparse(communicator: Communicator, rows: Tensor, splits: Splits) -> Tensor:
+    """Sends `splits.send[r]` of the rows to each rank r, as `sparse_bytes` counts; returns what came, dense."""
+    is_there = rows != 0
+    counts, columns = is_there.sum(1, dtype=torch.int32), is_there.nonzero()[:, 1].to(_column_dtype(rows))
+    of_values = communicator.agree_on_splits(_sums(counts.numpy(), splits.send))
+    num_there = communicator.all_to_all(counts, splits)
+    at_column = communicator.all_to_all(columns, of_values).long()
+    came = rows.new_zeros(len(num_there), rows.shape[1])
+    came[torch.arange(len(came)).repeat_interleave(num_there), at_column] = communicator.all_to_all(
+        rows[is_there], of_values
+    )
+    return came

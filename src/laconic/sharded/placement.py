@@ -10,7 +10,7 @@ fetch), edges in blocks are the process grids.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import numpy as np
@@ -106,6 +106,13 @@ class Placement:
         """Who sends which rows to whom for the shard's edges."""
         assert isinstance(self.sources, AxisExchange)
         return self.sources.lists
+
+
+def sharing_features(placement: Placement, shard: Shard) -> Placement:
+    """Returns the placement with the features of `shard`, whose first rows are its own: they are held once."""
+    if not placement.hops:
+        return placement
+    return replace(placement, shard=replace(placement.shard, x=shard.x[: placement.shard.num_rows]))
 
 
 def at_destinations(
