@@ -75,7 +75,8 @@ class ShardedWorker(PlacedWorker):
             self.coder = ExchangeCoder(placement, coding, plan, seed, gradients)
         # Features are as they will stay: rows of others can come.
         shard = with_hops(placement.shard, placement.hops, placement.communicator.ledger)
-        placement = sharing_features(placement, shard)
+        traces.carry_over(placement, shared := sharing_features(placement, shard))
+        placement = shared
         self._aggregator = ShardedAggregator(placement, self.coder, shard=shard)
         super().__init__(traces, placement, gradients, shard, self._aggregator, seed)
 
