@@ -57,6 +57,22 @@ def test_training_goes_on_as_on_a_rebuilt_store(name, tmp_path):
         assert saved == (0 if name == "appnp" else 8 * IN * other.num_halo)
 
 
+@pytest.mark.parametrize(
+    "ways", ["edges=cover, reach=0", "edges=cover, reach=1", "edges=source, reach=2", "edges=auto"]
+)
+def test_edges_and_rows_that_lie_elsewhere_are_placed_again_for_the_changed_graph(ways, tmp_path):
+    graph, build = make_graph(90, weighted=True), seeded(MODELS["sage with dropout and batch norm"])
+    if "reach=2" in ways:
+        build = seeded(lambda: GCN(IN, 12, 3, OUT, dropout=0.4))
+    change = draw_change(graph, 0)
+    changed = run_changing(ways, {4: [change]}, graph=graph, build=build)
+    rebuilt = run_rebuilt(ways, changed, 4, changed_graph(graph, change), tmp_path / "store", build=build)
+    check_equal(changed, rebuilt, 4)
+    check_predicted(changed)
+    for one, other in zip(changed, rebuilt, strict=True):
+        assert one.counted[5] == other.counted[5]
+
+
 def num_bytes(rows) -> int:
     return sum(row.num_bytes for row in rows if row.operation == "all_to_all" and row.direction == "received")
 

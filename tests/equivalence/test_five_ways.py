@@ -86,6 +86,23 @@ def test_the_cases_cover_every_pair_of_values():
         assert covered == set(itertools.product(factors[first], factors[second]))
 
 
+@pytest.mark.parametrize(("edges", "reach"), [("cover", 1), ("source", 2), ("cover", 0)])
+def test_equal_edges_with_weights_of_their_own_give_the_same(edges, reach):
+    graph = make_graph(weighted=True)
+    ends = torch.cat([graph.edge_index, graph.edge_index[:, ::3]], dim=1)
+    weight = torch.cat([graph.edge_weight, 2 * graph.edge_weight[::3]])
+    graph = replace(graph, edge_index=ends, edge_weight=weight)
+    single, ranks = outcomes(MODELS["GCN-3"], graph, 3, "random", 5, f", edges={edges}, reach={reach}")
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
+def test_two_rows_on_each_rank_are_enough_for_a_reach():
+    single, ranks = outcomes(MODELS["residual"], make_graph(6), 3, "random", 5, ", edges=cover, reach=2")
+    check_equal(single, ranks)
+    check_traffic(ranks)
+
+
 CODECS = ["quantize(bits=2)", "subset", "topk", "error_feedback(codec=topk)", "cache", "stale(codec=error_feedback)"]
 
 
@@ -208,6 +225,22 @@ def test_memories_of_codecs_for_other_edges_are_refused_with_the_settings_to_tak
         worker.load_state(worker.state())
 
     run_ranks(3, on_rank)
+
+
+def test_constants_are_divided_by_the_epochs_of_the_run():
+    graph = make_graph(60)
+    # Features are wide, rows that are exchanged narrow: constants pay off in many epochs alone.
+    graph = replace(graph, x=torch.randn(60, 400, generator=torch.Generator().manual_seed(0)).double())
+
+    def choice_for(num_epochs):
+        def on_rank(transport):
+            model, text = GraphSAGE(400, 2, 2, OUT).double(), "exchange(partitioner=random, link_mbit=0.1)"
+            return start(text, graph, model, transport, num_epochs=num_epochs).choice
+
+        return set(run_ranks(3, on_rank))
+
+    assert choice_for(3) == {"edges=cover, reach=0"}
+    assert choice_for(10_000) == {"edges=cover, reach=1"}
 
 
 def test_hops_that_would_bring_most_of_the_graph_are_not_chosen():

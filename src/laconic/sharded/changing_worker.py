@@ -13,10 +13,11 @@ from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.change import Changed, change_placement
 from laconic.sharded.coder import ExchangeCoder, coded_fetch
 from laconic.sharded.coding import Coding
+from laconic.sharded.cover import EdgePlace
 from laconic.sharded.cut import Cut
-from laconic.sharded.edge_placement import EdgePlace, with_edges_at
+from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.hops import with_hops
-from laconic.sharded.placement import Placement
+from laconic.sharded.placement import Placement, sharing_features
 from laconic.sharded.rates import Exchanged, spent_before
 from laconic.sharded.reach import with_reach
 from laconic.sharded.trace import Traces
@@ -68,8 +69,8 @@ class ChangingWorker(ShardedWorker):
             after = with_reach(with_edges_at(changed.placement, self._edges), len(before.hops))
             if self.coder is not None:
                 self._change_coder(self.coder, changed, after)
-            self.placement = after
             shard = with_hops(after.shard, after.hops, after.communicator.ledger)
+            self.placement = after = sharing_features(after, shard)
             self._aggregator = ShardedAggregator(after, self.coder, shard=shard)
             self.attachment.move_to(shard, self._aggregator)
         return self.shard

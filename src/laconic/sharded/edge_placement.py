@@ -10,8 +10,8 @@ folded. One vector travels for each fetched row and for each sum, so who holds w
 The edges are read at their destination. Those that move are told to the owner of their source, once.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal, final
+import logging
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,131 +24,77 @@ from laconic.comm.splits import Splits
 from laconic.graph import Adjacency
 from laconic.kernels.compress import as_indices, compress_edges
 from laconic.sharded.axis import AxisExchange
-from laconic.sharded.cover import cover_of_pair
+from laconic.sharded.cover import Covers, EdgePlace, by_rank, cover_bytes
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement, at_destinations
+from laconic.sharded.plan import EDGE_BYTES, NODE_BYTES, memory_limit
 from laconic.sharded.quarters import Quarters
+from laconic.units import format_bytes
 
 # Shapes: N owned rows, H halo rows, E edges from halo rows, P ranks
 
-EdgePlace = Literal["destination", "source", "cover"]
+logger = logging.getLogger(__name__)
+
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
-def with_edges_at(placement: Placement, edges: EdgePlace) -> Placement:
+def with_edges_at(placement: Placement, edges: EdgePlace, summed: list[IntArray] | None = None) -> Placement:
     """Returns a placement of one axis with its edges between ranks placed by `edges`; all ranks call it together.
 
     The shard, its edges and the way to their sources stay: attention reads them. What changes are the matrices of fixed
-    operators. Where a cover saves no vector on any rank, the edges stay with their destinations.
+    operators. The edges stay with their destinations where a cover saves no vector on any rank, or would not fit into
+    the memory of one, which is told.
 
     Traffic, phase "setup": a number for each row that is still fetched, and for each edge that moves; its weight.
+
+    Args:
+        summed: as Covers has it, where the cover is known.
     """
-    if edges == "destination":
-        return _at_destinations(placement)
-    with placement.communicator.ledger.phase("setup"):
-        chosen = _Chosen.of(placement, edges)
-        if edges == "cover" and not chosen.saves_anything(placement):
+    shard, communicator = placement.shard, placement.communicator
+    with communicator.ledger.phase("setup"):
+        if edges == "destination" or (edges == "cover" and not _fits(placement)):
             return _at_destinations(placement)
-        return _placed(placement, chosen)
+        quarters = Quarters.of(shard.adjacency, shard.num_rows)
+        chosen = Covers.of(quarters.own_other, placement.exchange.splits.receive, edges, summed)
+        saved = torch.tensor([placement.exchange.num_received - int(chosen.counts[:2].sum())])
+        if edges == "cover" and communicator.all_reduce(saved, op="max") <= 0:
+            return _at_destinations(placement)
+        weight = None if shard.edge_weight is None else shard.edge_weight[torch.from_numpy(quarters.masks[1])]
+        return _placed(placement, chosen, weight)
+
+
+def _fits(placement: Placement) -> bool:
+    """Whether the cover fits into the memory of every rank, beside what is held there; the same on all ranks."""
+    shard, communicator = placement.shard, placement.communicator
+    held = shard.adjacency.num_edges * EDGE_BYTES + shard.num_sources * NODE_BYTES + shard.x.nbytes
+    needed = held + cover_bytes(int((shard.adjacency.indices >= shard.num_rows).sum()), shard.num_sources)
+    most, limit = int(communicator.all_reduce(torch.tensor([needed]), op="max")), memory_limit(communicator)
+    if most > limit and communicator.rank == 0:
+        logger.warning(
+            "The cover of the edges between ranks would need %s on a rank, and %s may be used. Edges stay with their "
+            "destinations, and more rows travel. Use more ranks or machines to have a cover.",
+            format_bytes(most),
+            format_bytes(limit),
+        )
+    return most <= limit
 
 
 def _at_destinations(placement: Placement) -> Placement:
-    return at_destinations(
-        placement.shard,
-        placement.exchange,
-        largest_num_rows=placement.largest_num_rows,
-        largest_num_columns=placement.largest_num_columns,
-        num_nodes=placement.num_nodes,
-        num_train=placement.num_train,
-        halo_x=placement.halo_x,
-    )
+    stays = ("largest_num_rows", "largest_num_columns", "num_nodes", "num_train", "halo_x")
+    return at_destinations(placement.shard, placement.exchange, **{name: getattr(placement, name) for name in stays})
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Chosen:
-    """Who serves the edges that arrive here from each rank.
-
-    Args:
-        remote: the edges from halo rows, (N x H).
-        starts: where the halo rows of each rank begin, (P + 1,).
-        summed: of each rank, the owned rows that get a partial sum from there, rising.
-        is_summed_edge: which edges add to one of them, (E,).
-        weight: of each edge, or None, (E,).
-    """
-
-    remote: Adjacency
-    starts: IntArray
-    summed: list[IntArray]
-    is_summed_edge: BoolArray
-    weight: Tensor | None
-
-    @staticmethod
-    def of(placement: Placement, edges: EdgePlace) -> "_Chosen":
-        shard = placement.shard
-        num_own = shard.num_rows
-        quarters = Quarters.of(shard.adjacency, num_own)
-        remote, is_remote = quarters.own_other, quarters.masks[1]
-        weight = None if shard.edge_weight is None else shard.edge_weight[torch.from_numpy(is_remote)]
-        starts = np.append(0, np.cumsum(placement.exchange.splits.receive))
-        rows, columns = remote.row_of_edge, remote.indices
-        summed = [np.empty(0, np.int64)] * (len(starts) - 1)
-        is_summed_edge = np.zeros(remote.num_edges, bool)
-        for peer, numbers in enumerate(_by_rank(columns, starts)):
-            first, end = int(starts[peer]), int(starts[peer + 1])
-            is_summed = _summed_destinations(rows[numbers], columns[numbers] - first, num_own, end - first, edges)
-            summed[peer] = np.flatnonzero(is_summed)
-            is_summed_edge[numbers] = is_summed[rows[numbers]]
-        return _Chosen(remote, starts, summed, is_summed_edge, weight)
-
-    @property
-    def fetched(self) -> IntArray:
-        """Halo rows that some edge still needs, rising."""
-        is_fetched = np.zeros(int(self.starts[-1]), bool)
-        is_fetched[self.remote.indices[~self.is_summed_edge]] = True
-        return np.flatnonzero(is_fetched)
-
-    def saves_anything(self, placement: Placement) -> bool:
-        num_vectors = len(self.fetched) + sum(map(len, self.summed))
-        saved = torch.tensor([int(self.starts[-1]) - num_vectors])
-        return bool(placement.communicator.all_reduce(saved, op="max") > 0)
-
-
-def _by_rank(columns: NDArray[np.integer], starts: IntArray) -> list[IntArray]:
-    """Returns the numbers of the columns that belong to each rank, rising; `starts` as in _Chosen."""
-    owner = np.searchsorted(starts, columns, side="right") - 1
-    order = np.argsort(owner, kind="stable")
-    return np.split(order, np.searchsorted(owner[order], np.arange(1, len(starts) - 1)))
-
-
-def _summed_destinations(
-    rows: NDArray[np.integer], columns: NDArray[np.integer], num_rows: int, num_columns: int, edges: EdgePlace
-) -> BoolArray:
-    """Returns which destinations of the edges of a pair of ranks get a partial sum, (num_rows,)."""
-    if edges == "source":
-        is_summed = np.zeros(num_rows, bool)
-        is_summed[rows] = True
-        return is_summed
-    indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=num_rows)))
-    # Only rows that have an edge: most have none from a given rank.
-    occurring = np.flatnonzero(np.diff(indptr))
-    is_summed = np.zeros(num_rows, bool)
-    is_summed[occurring] = cover_of_pair(indptr[np.append(occurring, num_rows)], columns, num_columns).is_summed
-    return is_summed
-
-
-def _placed(placement: Placement, chosen: _Chosen) -> Placement:
+def _placed(placement: Placement, chosen: Covers, weight: Tensor | None) -> Placement:
     """Returns the placement with the edges moved; all ranks call it together."""
     communicator, shard, before = placement.communicator, placement.shard, placement.exchange
     num_own, line, starts = shard.num_rows, range(communicator.num_ranks), chosen.starts
     limit = before.splits.largest
     fetched = chosen.fetched
-    places = [fetched[numbers] - first for numbers, first in zip(_by_rank(fetched, starts), starts[:-1], strict=True)]
+    places = [fetched[numbers] - first for numbers, first in zip(by_rank(fetched, starts), starts[:-1], strict=True)]
     asked, splits = _tell(communicator, places, limit)
     columns = AxisExchange(RowExchange(communicator, _rows_at(before, asked, splits), splits, num_own), line)
     columns.lists.version = before.version
-    came, came_weight, folding = _tell_edges(communicator, chosen, before, limit)
+    came, came_weight, folding = _tell_edges(communicator, chosen, weight, before, limit)
     rows = AxisExchange(
         RowExchange(communicator, torch.from_numpy(np.concatenate(chosen.summed)), folding, num_own), line
     )
@@ -163,7 +109,7 @@ def _placed(placement: Placement, chosen: _Chosen) -> Placement:
 
 
 def _tell_edges(
-    communicator: Communicator, chosen: _Chosen, before: RowExchange, limit: int
+    communicator: Communicator, chosen: Covers, weight: Tensor | None, before: RowExchange, limit: int
 ) -> tuple[tuple[IntArray, IntArray], Tensor | None, Splits]:
     """Tells the owners of sources the edges that they will hold.
 
@@ -173,18 +119,18 @@ def _tell_edges(
     rows, indices = chosen.remote.row_of_edge, chosen.remote.indices
     sums, sources, weights = [], [], []
     moved = np.flatnonzero(chosen.is_summed_edge)
-    for peer, numbers in enumerate(_by_rank(indices[moved], chosen.starts)):
+    for peer, numbers in enumerate(by_rank(indices[moved], chosen.starts)):
         meant = moved[numbers]
         sums.append(np.searchsorted(chosen.summed[peer], rows[meant]))
         sources.append(indices[meant].astype(np.int64) - chosen.starts[peer])
-        if chosen.weight is not None:
-            weights.append(chosen.weight[torch.from_numpy(meant)])
+        if weight is not None:
+            weights.append(weight[torch.from_numpy(meant)])
     folding = communicator.agree_on_splits([len(rows) for rows in chosen.summed])
     came_sums, splits = _tell(communicator, sums, max(folding.largest, 1))
     came_sources, _ = _tell(communicator, sources, limit, splits.reversed)
-    weight = None if chosen.weight is None else communicator.all_to_all(torch.cat(weights), splits.reversed)
+    came_weight = None if weight is None else communicator.all_to_all(torch.cat(weights), splits.reversed)
     first_sum = np.repeat(np.append(0, np.cumsum(folding.receive))[:-1], splits.send)
-    return (came_sums + first_sum, _rows_at(before, came_sources, splits).numpy()), weight, folding
+    return (came_sums + first_sum, _rows_at(before, came_sources, splits).numpy()), came_weight, folding
 
 
 def _tell(
@@ -204,7 +150,7 @@ def _rows_at(exchange: RowExchange, places: IntArray, splits: Splits) -> Tensor:
 
 def _block(
     placement: Placement,
-    chosen: _Chosen,
+    chosen: Covers,
     fetched: IntArray,
     came: tuple[IntArray, IntArray],
     came_weight: Tensor | None,

@@ -25,6 +25,7 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.ledger import Ledger
 from laconic.comm.pending import Pending
+from laconic.comm.splits import Splits
 from laconic.graph import Adjacency, Shard
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
@@ -61,6 +62,17 @@ class HopAxis(PlacedAxis):
         coming = self._rows.start_expand(x, widest)
         empty = x.detach()[:1].expand(self._num_empty, -1)
         return coming.then(lambda rows: torch.cat([rows, empty])) if self._num_empty else coming
+
+    def expand_features(self, x: Tensor) -> Tensor:
+        """Returns the rows of features, (M, F), which travel sparse where that is smaller for all ranks together."""
+        if isinstance(self._rows, AxisExchange):
+            communicator, lists = self._rows.lists.communicator, self._rows.lists
+            rows = x.index_select(0, lists.send_rows)
+            sizes = communicator.all_reduce(torch.tensor([rows.nbytes, sparse_bytes(rows)]))
+            if sizes[1] < sizes[0]:
+                came = _all_to_all_sparse(communicator, rows, lists.splits)
+                return torch.cat([came, x[:1].expand(self._num_empty, -1)])
+        return self.start_expand(x, x.shape[1]).wait()
 
     def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
         raise AssertionError("sums of rows that are computed here stay here")
@@ -120,6 +132,11 @@ class Hop:
     def num_rows(self) -> int:
         """n_j."""
         return self.block.adjacency.num_columns
+
+    def with_features(self, x: Tensor) -> Tensor:
+        """Returns features, (n_{j-1}, F), with those of this hop from their owners behind them, (n_j, F)."""
+        assert isinstance(self.block.columns, HopAxis)
+        return torch.cat([x, self.block.columns.expand_features(x)])
 
     def with_rows(self, x: Tensor) -> Tensor:
         """Returns x, (n_{j-1}, F), with the rows of this hop from their owners behind it, (n_j, F)."""
@@ -257,7 +274,7 @@ def _edges_of(adjacency: Adjacency, rows: IntArray) -> IntArray:
     return numbers
 
 
-def _sums(values: IntArray, sizes: tuple[int, ...]) -> list[int]:
+def _sums(values: NDArray[np.integer], sizes: tuple[int, ...]) -> list[int]:
     """Returns the sums of parts of such sizes, which follow each other."""
     before = np.append(0, np.cumsum(values))
     ends = np.cumsum(sizes)
@@ -268,13 +285,36 @@ def _sums(values: IntArray, sizes: tuple[int, ...]) -> list[int]:
 def with_hops(shard: Shard, hops: tuple[Hop, ...], ledger: Ledger) -> Shard:
     """Returns a shard with the rows of its hops behind the owned ones; all ranks call it together.
 
-    Traffic, phase "setup": the features of these rows.
+    Traffic, phase "setup": the features of these rows, dense or as `sparse_bytes` says, whichever is smaller.
     """
     if not hops:
         return shard
     x = shard.x
     with ledger.phase("setup"):
         for hop in hops:
-            x = hop.with_rows(x)
+            x = hop.with_features(x)
     node_ids = torch.cat([shard.node_ids, *(hop.ids for hop in hops)])
     return replace(shard, x=x, node_ids=node_ids, rows_within=tuple(hop.num_rows for hop in hops))
+
+
+def sparse_bytes(rows: Tensor) -> int:
+    """Returns the bytes of rows, (n, F), that travel sparse: how many nonzeros each has, their columns and values."""
+    return 4 * len(rows) + int(rows.count_nonzero()) * (_column_dtype(rows).itemsize + rows.element_size())
+
+
+def _column_dtype(rows: Tensor) -> torch.dtype:
+    return torch.int16 if rows.shape[1] <= 1 << 15 else torch.int32
+
+
+def _all_to_all_sparse(communicator: Communicator, rows: Tensor, splits: Splits) -> Tensor:
+    """Sends `splits.send[r]` of the rows to each rank r, as `sparse_bytes` counts; returns what came, dense."""
+    is_there = rows != 0
+    counts, columns = is_there.sum(1, dtype=torch.int32), is_there.nonzero()[:, 1].to(_column_dtype(rows))
+    of_values = communicator.agree_on_splits(_sums(counts.numpy(), splits.send))
+    num_there = communicator.all_to_all(counts, splits)
+    at_column = communicator.all_to_all(columns, of_values).long()
+    came = rows.new_zeros(len(num_there), rows.shape[1])
+    came[torch.arange(len(came)).repeat_interleave(num_there), at_column] = communicator.all_to_all(
+        rows[is_there], of_values
+    )
+    return came

@@ -9,7 +9,7 @@ Edges at the owner of v are halo exchange (nothing to fold), edges at the owner 
 fetch), edges in blocks are the process grids.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -99,6 +99,13 @@ class Placement:
         """Who sends which rows to whom for the shard's edges."""
         assert isinstance(self.sources, AxisExchange)
         return self.sources.lists
+
+
+def sharing_features(placement: Placement, shard: Shard) -> Placement:
+    """Returns the placement with the features of `shard`, whose first rows are its own: they are held once."""
+    if not placement.hops:
+        return placement
+    return replace(placement, shard=replace(placement.shard, x=shard.x[: placement.shard.num_rows]))
 
 
 def at_destinations(

@@ -17,6 +17,7 @@ import torch
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid
 from laconic.errors import ConfigError
+from laconic.launching.environment import rank_environment
 from laconic.sharded.survey import GridSizes
 from laconic.sharded.workload import Workload
 from laconic.units import format_bytes, format_count, format_seconds
@@ -134,9 +135,10 @@ def make_plan(
     return Plan(tuple(candidates), workload)
 
 
-def memory_limit(communicator: Communicator, num_local_ranks: int) -> int:
+def memory_limit(communicator: Communicator) -> int:
     """Returns the bytes that a rank may use: an equal share of its machine's memory; the least of all ranks."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    environment, whole = rank_environment(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    num_local_ranks = 1 if environment is None else environment.num_local_ranks
     share = torch.tensor([int(whole * _MEMORY_SHARE / num_local_ranks)])
     with communicator.ledger.phase("setup"):
         return int(communicator.all_reduce(share, op="min"))

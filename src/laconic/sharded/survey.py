@@ -5,7 +5,7 @@ ranks have an edge from it, and which ranks have an edge to it. From that the ro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -15,12 +15,17 @@ from numpy.typing import NDArray
 from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Grid, all_grids
+from laconic.graph import Adjacency
+from laconic.kernels.compress import compress_edges
 from laconic.sharded.axis import wanted_of_line
 from laconic.sharded.block import BlockMap
 from laconic.sharded.chunk_map import ChunkMap
+from laconic.sharded.cover import Covers
 from laconic.store import Chunk
 
 # Shapes: N own rows, P ranks
+
+IntArray = NDArray[np.int64]
 
 
 @final
@@ -48,21 +53,34 @@ class GridSizes:
 
 
 def survey(
-    read: Callable[[int], Chunk], chunk_map: ChunkMap, communicator: Communicator, *, is_sparse: bool
-) -> list[GridSizes]:
-    """Returns the sizes of every grid; the same on all ranks, which call it together.
+    read: Callable[[int], Chunk],
+    chunk_map: ChunkMap,
+    communicator: Communicator,
+    *,
+    is_sparse: bool,
+    is_covered: bool = False,
+) -> tuple[list[GridSizes], list[IntArray] | None]:
+    """Returns the sizes of every grid, the same on all ranks, which call it together; and the sums of the cover here.
 
     Args:
         read: opens a chunk by its number.
         is_sparse: exchange only rows that some edge needs.
+        is_covered: the grid of one axis has its edges placed by a cover, and is weighed by it. Finding the cover takes
+            most of the time then; its sums are returned, as Covers has them, so that it is found once.
     """
     grids = all_grids(communicator.num_ranks)
     with communicator.ledger.phase("setup"):
         counts = _Counts.of(read, chunk_map, communicator, is_sparse=is_sparse)
         edges_PP = communicator.all_gather(torch.from_numpy(counts.num_edges)).numpy()
         found = communicator.all_gather(torch.from_numpy(np.stack([counts.along(grid) for grid in grids]))).numpy()
+        covers = counts.covers() if is_covered else None
+        covered = None if covers is None else communicator.all_gather(torch.from_numpy(covers.counts)).numpy()
     own = np.diff(chunk_map.rank_starts)
-    return [_sizes(grid, found[:, number], edges_PP, own) for number, grid in enumerate(grids)]
+    sizes = [_sizes(grid, found[:, number], edges_PP, own) for number, grid in enumerate(grids)]
+    if covers is None or covered is None:
+        return sizes, None
+    # The first grid has one axis.
+    return [_covered(sizes[0], covered, edges_PP, own), *sizes[1:]], covers.summed
 
 
 @final
@@ -75,12 +93,16 @@ class _Counts:
         has_edge_to: whether a node has an edge to a row of each rank, (N, P).
         has_edge_from: whether it has an edge from a row of each rank, (N, P).
         num_edges: edges from the rows of each rank, (P,).
+        ends: the sources and destinations of the edges into its nodes, by place.
+        starts: where each rank's rows begin among the places, (P + 1,).
     """
 
     rank: int
     has_edge_to: NDArray[np.bool_]
     has_edge_from: NDArray[np.bool_]
     num_edges: NDArray[np.int64]
+    ends: tuple[IntArray, IntArray]
+    starts: IntArray
 
     @staticmethod
     def of(
@@ -94,7 +116,7 @@ class _Counts:
         num_edges = np.bincount(owner, minlength=num_ranks)
         if not is_sparse:
             all_of_them = np.ones((end - first, num_ranks), bool)
-            return _Counts(rank, all_of_them, all_of_them, num_edges)
+            return _Counts(rank, all_of_them, all_of_them, num_edges, (sources, destinations), starts)
         has_edge_from = np.zeros((end - first, num_ranks), bool)
         has_edge_from[destinations - first, owner] = True
         needed = np.unique(sources[(sources < first) | (sources >= end)])
@@ -105,7 +127,18 @@ class _Counts:
         has_edge_to[lists.send_rows.numpy(), asking] = True
         # Edges within the own rows are no rank's business but this one's.
         has_edge_to[sources[owner == rank] - first, rank] = True
-        return _Counts(rank, has_edge_to, has_edge_from, num_edges)
+        return _Counts(rank, has_edge_to, has_edge_from, num_edges, (sources, destinations), starts)
+
+    def covers(self) -> Covers:
+        """Returns the cover of the edges from other ranks' rows."""
+        sources, destinations = self.ends
+        first, end = self.starts[self.rank : self.rank + 2]
+        is_cut = (sources < first) | (sources >= end)
+        halo, columns = np.unique(sources[is_cut], return_inverse=True)
+        shape = int(end - first), len(halo)
+        indptr, indices, _ = compress_edges(columns, destinations[is_cut] - first, *shape)
+        num_halo = np.diff(np.searchsorted(halo, self.starts)).tolist()
+        return Covers.of(Adjacency(indptr, indices, len(halo)), num_halo, "cover")
 
     def along(self, grid: Grid) -> NDArray[np.int64]:
         """Returns how many own rows go to each place along i, and come as sums from each place along k, (2, P)."""
@@ -142,4 +175,18 @@ def _sizes(grid: Grid, found: NDArray[np.int64], edges: NDArray[np.int64], own: 
         num_rows=int((blocks + rows_in + sums_out).max()),
         num_rows_staged=int((blocks + staged).max()),
         num_own=int(own.max()),
+    )
+
+
+def _covered(sizes: GridSizes, counts: IntArray, edges: IntArray, own: IntArray) -> GridSizes:
+    """Returns the sizes of one axis under a cover: `counts` of every rank are those of Covers, (P, 3, P)."""
+    rows, sums, moved = counts[:, 0], counts[:, 1], counts[:, 2]
+    vectors, num_rows = rows + sums, int((own + rows.sum(1) + sums.sum(0)).max())
+    return replace(
+        sizes,
+        words=float((vectors.sum(0) + vectors.sum(1)).max()) / 2,
+        num_messages=sizes.num_messages * (1 + bool(sums.any())),
+        num_edges=int((edges.sum(1) - moved.sum(1) + moved.sum(0)).max()),
+        num_rows=num_rows,
+        num_rows_staged=num_rows,
     )

@@ -119,6 +119,10 @@ class Traces:
         self.model = model
         self._of: WeakKeyDictionary[Placement, dict[bool, Trace]] = WeakKeyDictionary()
 
+    def carry_over(self, before: Placement, after: Placement) -> None:
+        """Takes the traces on a placement for those on another that differs in the values of features alone."""
+        self._of[after] = self._of.get(before, {})
+
     def of(self, placement: Placement, *, is_coded: bool = False) -> Trace:
         """Returns the trace on a placement.
 

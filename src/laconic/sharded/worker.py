@@ -16,7 +16,7 @@ from laconic.sharded.coder import ExchangeCoder
 from laconic.sharded.coding import Coding
 from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.hops import with_hops
-from laconic.sharded.placement import Placement
+from laconic.sharded.placement import Placement, sharing_features
 from laconic.sharded.trace import Traces
 
 
@@ -75,6 +75,8 @@ class ShardedWorker(PlacedWorker):
             self.coder = ExchangeCoder(placement, coding, plan, seed, gradients)
         # Features are as they will stay: rows of others can come.
         shard = with_hops(placement.shard, placement.hops, placement.communicator.ledger)
+        traces.carry_over(placement, shared := sharing_features(placement, shard))
+        placement = shared
         self._aggregator = ShardedAggregator(placement, self.coder, shard=shard)
         super().__init__(traces, placement, gradients, shard, self._aggregator, seed)
 

@@ -8,7 +8,9 @@ from typing import Self
 from torch import Tensor
 
 from laconic.graph import Shard
+from laconic.sharded.coding import Coding
 from laconic.sharded.placement import Placement
+from laconic.sharded.reach_choice import USUAL_EPOCHS, Costs, check_asked_reach, decide_reach
 from laconic.sharded.trace import Traces
 from laconic.sharded.trial import Trial
 from laconic.strategies._checks import check_plain_model
@@ -54,3 +56,28 @@ class PlacedRows(Placed):
     def traces(self) -> Traces:
         """The traces of the model, on the placements that are looked at."""
         return Traces(self.run.model)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlacedExchanging(PlacedRows):
+    """The rows of a rank that gets its neighbours' rows in every step, or computes them.
+
+    Args:
+        coding: how messages are written; None: as they are.
+        reach: over how many hops rows of other ranks are computed here; None: as many as make epochs the shortest.
+        link_mbit: speed of a rank's link, by which the reach is chosen.
+    """
+
+    coding: Coding | None
+    reach: int | None
+    link_mbit: float
+
+    def check(self) -> None:
+        super().check()
+        check_asked_reach(self.placement, self.reach, self.traces, self.trial)
+
+    def _with_reach(self) -> Placement:
+        """Returns the placement with the rows that are computed here; all ranks call it together."""
+        num_epochs = self.run.num_epochs or USUAL_EPOCHS
+        costs = Costs(self.link_mbit, num_epochs, self.coding, self.traces, lambda: self.trial)
+        return decide_reach(self.placement, self.reach, costs)

@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from laconic.attach.fixed_operators import why_not_recompute
 from laconic.comm.codecs import is_coded, parse_codec
 from laconic.comm.codecs.identity import Identity
 from laconic.comm.communicator import Communicator
-from laconic.comm.grid import Grid, Layout, parse_grid
+from laconic.comm.grid import Grid, Layout, OneD, parse_grid
 from laconic.errors import ConfigError, StoreError
 from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement, check_all_ready
-from laconic.launching.environment import rank_environment
 from laconic.papers.cagnet.layouts import block_map_of
 from laconic.papers.cagnet.symmetry import check_symmetric_convolutions
-from laconic.sharded.axis import AxisExchange
 from laconic.sharded.block import BlockMap
 from laconic.sharded.check import check_convolutions
 from laconic.sharded.coding import Coding
-from laconic.sharded.edge_placement import EdgePlace, with_edges_at
+from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.placement import Placement, place
 from laconic.sharded.plan import Plan, make_plan, memory_limit
+from laconic.sharded.reach import check_reach, check_rows
 from laconic.sharded.survey import survey
 from laconic.sharded.worker import ShardedWorker
 from laconic.sharded.workload import Workload
@@ -32,7 +32,7 @@ from laconic.specs import unknown_name
 from laconic.store import Store
 from laconic.strategies._checks import check_coded, check_edges, check_link, check_schedule
 from laconic.strategies._chunks import Chunks, chunks_of
-from laconic.strategies._placed import PlacedRows
+from laconic.strategies._placed import PlacedExchanging
 from laconic.strategies.base import ExpectedRun, Strategy
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ class FullGraph(Strategy):
         edges: where edges between two ranks lie on a grid of one axis: destination (as in 1d), source (as in
             1d_columns), cover (the fewest rows and sums), or auto: cover where the grid is auto's own choice, and as
             the grid's name says otherwise.
+        reach: over how many hops rows of other ranks are computed here on a grid of one axis, as in the strategy
+            exchange. By default 0 where a grid is named, and as many as make epochs the shortest where auto chose one.
         codec, schedule: how rows and sums are written for the way in training, and at which rate, as in
             the strategy exchange; identity changes nothing. For grids with whole rows (pj = 1).
         staged: rows travel block by block, the product of one running while the next is under way, so that two blocks
@@ -65,6 +67,7 @@ class FullGraph(Strategy):
     exchange: str = "sparse"
     partitioner: str = "auto"
     edges: Literal["auto", "destination", "source", "cover"] = "auto"
+    reach: int | None = None
     codec: str = "identity"
     schedule: str = "constant"
     staged: bool = False
@@ -77,6 +80,7 @@ class FullGraph(Strategy):
             parse_grid(self.grid)
         check_schedule(self.codec, self.schedule)
         check_edges(self.edges)
+        check_reach(self.reach, "full_graph")
         if self.staged and not isinstance(parse_codec(self.codec), Identity):
             raise ConfigError(
                 f"full_graph: staged rows go as they are, and codec {self.codec} writes a product's rows at once. "
@@ -85,9 +89,9 @@ class FullGraph(Strategy):
         check_link(self.link_mbit, "full_graph")
 
     def check_ranks(self, num_ranks: int) -> None:
-        if self.grid != "auto":
-            layout = parse_grid(self.grid)
-            self._check_layout(layout, layout.of(num_ranks))
+        # An automatic grid can always have one axis.
+        layout = OneD() if self.grid == "auto" else parse_grid(self.grid)
+        self._check_layout(layout, layout.of(num_ranks))
 
     def place(self, source: Graph | Store, communicator: Communicator, run: ExpectedRun) -> "PlacedOnGrid":
         # Before anything is said, so that all ranks refuse alike.
@@ -97,11 +101,15 @@ class FullGraph(Strategy):
         by_default = "metis" if self.is_sparse else "random"
         partitioner = by_default if self.partitioner == "auto" else self.partitioner
         chunks = chunks_of(source, communicator, partitioner=partitioner)
-        plan = None
+        plan, summed = None, None
+        check_rows(self.reach, chunks.chunk_map)
+        if communicator.num_ranks > 1:
+            names = ("codec", "schedule", "edges", "reach")
+            check_agreement(communicator, {name: str(getattr(self, name)) for name in names})
         if communicator.num_ranks == 1:
             block_map = BlockMap(Grid(), chunks.chunk_map)
         elif layout is None:
-            plan = self._plan(source, chunks, communicator, run.model)
+            plan, summed = self._plan(source, chunks, communicator, run.model)
             block_map = BlockMap(plan.best.grid, chunks.chunk_map)
         else:
             block_map = block_map_of(layout, communicator.num_ranks, chunks.chunk_map)
@@ -113,33 +121,40 @@ class FullGraph(Strategy):
             is_sparse=self.is_sparse,
             is_staged=self.staged,
         )
-        placement = self._with_edges(placement, layout, run.model)
-        if is_coded(self.codec, communicator.num_ranks):
-            check_agreement(communicator, {"codec": self.codec, "schedule": self.schedule})
-        coding = Coding.of(placement, self.codec, self.schedule)
-        return PlacedOnGrid(run=run, settings=self, placement=placement, coding=coding, plan=plan)
+        # Where the plan chose one axis, edges and rows may lie where they cost least.
+        is_free = plan is not None and plan.best.grid.pi == communicator.num_ranks and self._can_cover
+        if is_free or (self.edges != "auto" and communicator.num_ranks > 1):
+            placement = self._with_edges(placement, run.model, summed)
+        return PlacedOnGrid(
+            run=run,
+            settings=self,
+            placement=placement,
+            coding=Coding.of(placement, self.codec, self.schedule),
+            reach=self.reach if is_free else self.reach or 0,
+            link_mbit=self.link_mbit,
+            plan=plan,
+        )
 
-    def _with_edges(self, placement: Placement, layout: Layout | None, model: nn.Module) -> Placement:
-        """Moves edges between two ranks to one of the two, where the grid has one axis; all ranks call it together."""
-        num_ranks = placement.communicator.num_ranks
-        is_one_axis = placement.grid.pi == num_ranks and isinstance(placement.sources, AxisExchange)
-        is_one_axis = is_one_axis and self.is_sparse and not self.staged
-        if self.edges != "auto" and not is_one_axis:
-            raise ConfigError(
-                f"edges={self.edges} is for grids of one axis with sparse exchange and without stages, and this is "
-                f"{placement.grid}, whose blocks say where edges lie. Use grid='1d', or leave edges out."
-            )
-        edges: EdgePlace = "cover" if self.edges == "auto" else self.edges
-        has_no_sums = is_coded(self.codec, num_ranks) and why_not_recompute(model) is not None
-        if self.edges == "auto" and (layout is not None or has_no_sums):
-            return placement
-        if num_ranks == 1 or not is_one_axis:
-            return placement
-        check_agreement(placement.communicator, {"edges": self.edges})
-        return with_edges_at(placement, edges)
+    @property
+    def _can_cover(self) -> bool:
+        """Whether rows travel so that some of them may be summed up or computed instead."""
+        return self.is_sparse and not self.staged
+
+    @property
+    def _asks_one_axis(self) -> str:
+        """The settings that grids of one axis alone have, or nothing."""
+        edges = [f"edges={self.edges}"] if self.edges != "auto" else []
+        return " and ".join(edges + ([f"reach={self.reach}"] if self.reach else []))
+
+    def _with_edges(self, placement: Placement, model: nn.Module, summed: list[NDArray[np.int64]] | None) -> Placement:
+        """Moves edges between two ranks of one axis to one of the two; all ranks call it together."""
+        if self.edges != "auto":
+            return with_edges_at(placement, self.edges, summed)
+        has_no_sums = is_coded(self.codec, placement.communicator.num_ranks) and why_not_recompute(model) is not None
+        return placement if has_no_sums else with_edges_at(placement, "cover", summed)
 
     def _check_layout(self, layout: Layout, grid: Grid) -> None:
-        """Raises ConfigError where a codec, or stages, are asked for in a layout that has none."""
+        """Raises ConfigError where a codec, stages, edges or a reach are asked for in a layout that has none."""
         if is_coded(self.codec, grid.num_ranks) and (layout.is_as_published or grid.pj > 1):
             raise ConfigError(
                 f"codec {self.codec} is for whole rows and blocks that stay where they are, a grid with pj=1; "
@@ -151,9 +166,20 @@ class FullGraph(Strategy):
                 f"another grid, or leave staged out."
             )
 
-    def _plan(self, source: Graph | Store, chunks: Chunks, communicator: Communicator, model: nn.Module) -> Plan:
-        """Returns the grids of all ranks, weighed; all ranks call it together."""
-        environment, chunk_map = rank_environment(), chunks.chunk_map
+        is_one_axis = not layout.is_as_published and grid.pi == grid.num_ranks
+        if self._asks_one_axis and grid.num_ranks > 1 and not (is_one_axis and self._can_cover):
+            raise ConfigError(
+                f"{self._asks_one_axis} is for grids of one axis with sparse exchange and without stages, and this is "
+                f'grid="{self.grid}" (pi={grid.pi}, pk={grid.pk}, pj={grid.pj}), exchange={self.exchange}, '
+                f'staged={self.staged}. Use grid="1d" or "auto" with exchange=sparse and staged=False, or leave '
+                f"{self._asks_one_axis} out."
+            )
+
+    def _plan(
+        self, source: Graph | Store, chunks: Chunks, communicator: Communicator, model: nn.Module
+    ) -> tuple[Plan, list[NDArray[np.int64]] | None]:
+        """Returns the grids, weighed, and the sums of the cover of one axis here; all ranks call it together."""
+        chunk_map = chunks.chunk_map
         dtype = source.x.dtype if isinstance(source, Graph) else source.features_dtype
         one_axis = BlockMap(Grid(pi=communicator.num_ranks), chunk_map)
         check_all_ready(communicator, _lacking(chunks, one_axis, communicator.rank))
@@ -166,18 +192,23 @@ class FullGraph(Strategy):
             is_weighted=is_weighted,
             largest_num_rows=int(np.diff(chunk_map.rank_starts).max()),
         )
+        # Attention and maximum fetch whole rows, which no cover spares.
+        is_covered = self.edges in ("auto", "cover") and self._can_cover and why_not_recompute(model) is None
+        sizes, summed = survey(chunks.open, chunk_map, communicator, is_sparse=self.is_sparse, is_covered=is_covered)
+        asked = self._asks_one_axis
         plan = make_plan(
-            survey(chunks.open, chunk_map, communicator, is_sparse=self.is_sparse),
+            [one for one in sizes if not asked or one.grid.pi == communicator.num_ranks],
             workload=workload,
             itemsize=dtype.itemsize,
             link_mbit=self.link_mbit,
-            limit_bytes=memory_limit(communicator, 1 if environment is None else environment.num_local_ranks),
+            limit_bytes=memory_limit(communicator),
             most_slices=None if isinstance(parse_codec(self.codec), Identity) else 1,
             is_staged=self.staged,
         )
         if communicator.rank == 0:
-            logger.info("Grids of %s ranks, for the busiest one:\n%s", communicator.num_ranks, plan.table())
-        return plan
+            only = f" with one axis, which {asked} needs" if asked else ""
+            logger.info("Grids of %s ranks%s, for the busiest one:\n%s", communicator.num_ranks, only, plan.table())
+        return plan, summed
 
     @property
     def is_sparse(self) -> bool:
@@ -187,16 +218,14 @@ class FullGraph(Strategy):
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PlacedOnGrid(PlacedRows):
+class PlacedOnGrid(PlacedExchanging):
     """A rank's rows, and its block of the edges.
 
     Args:
-        coding: how messages are written; None: as they are.
         plan: the grids that were weighed, where the grid was chosen here.
     """
 
     settings: FullGraph
-    coding: Coding | None
     plan: Plan | None
 
     def check(self) -> None:
@@ -210,7 +239,7 @@ class PlacedOnGrid(PlacedRows):
             self.traces.of(placement)
 
     def _start(self, seed: int) -> ShardedWorker:
-        return ShardedWorker(self.traces, self.placement, self.coding, seed)
+        return ShardedWorker(self.traces, self._with_reach(), self.coding, seed)
 
 
 def _lacking(chunks: Chunks, block_map: BlockMap, rank: int) -> str | None:

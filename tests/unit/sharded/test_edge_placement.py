@@ -12,6 +12,7 @@ from tests.unit.sharded.product_runs import chunks_of, random_graph
 from laconic.attach.aggregator import Linear
 from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.graph import Shard
+from laconic.sharded import edge_placement
 from laconic.sharded.block import BlockMap
 from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.placement import place
@@ -75,3 +76,24 @@ def test_vectors_under_cover_are_as_many_as_a_maximum_matching_of_scipy():
             cut = csr_matrix((ones, (destinations[meant], sources[meant])), shape=(graph.num_nodes,) * 2)
             assert fetched[peer] + folded[peer] == (maximum_bipartite_matching(cut, perm_type="column") >= 0).sum()
     assert sum(sum(folded) for _, folded in runs) > 0
+
+
+def test_a_cover_that_does_not_fit_into_memory_is_left_out_on_all_ranks_with_a_message(monkeypatch, caplog):
+    graph, needed = random_graph(60, 150), []
+    monkeypatch.setattr(edge_placement, "cover_bytes", lambda edges, vertices: needed.append(edges) or 1 << 50)
+
+    def work(transport):
+        return placed(transport, graph, "cover").is_covered
+
+    assert run_ranks(4, work) == [False] * 4
+    assert sum(needed) == int((parts_of(graph, 4)[0] != parts_of(graph, 4)[1]).sum())
+    (record,) = caplog.records
+    assert "would need 1024.0 TiB on a rank" in record.message
+    assert "Edges stay with their destinations" in record.message
+    monkeypatch.undo()
+    assert run_ranks(4, work) == [True] * 4
+
+
+def parts_of(graph, num_ranks: int) -> np.ndarray:
+    """The ranks of both ends of each edge, (2, E)."""
+    return graph.edge_index.numpy() * num_ranks // graph.num_nodes

@@ -26,7 +26,7 @@ def test_the_memory_of_the_busiest_rank_is_as_planned(grid):
 
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        (sizes,) = (s for s in survey(read, chunk_map, communicator, is_sparse=True) if s.grid == grid)
+        (sizes,) = (s for s in survey(read, chunk_map, communicator, is_sparse=True)[0] if s.grid == grid)
         placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=True)
         aggregator = ShardedAggregator(placement)
         aggregator.begin(is_training=True)

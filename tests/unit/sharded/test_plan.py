@@ -9,21 +9,26 @@ from tests.placing import place
 from tests.unit.sharded.product_runs import chunks_of, random_graph, received_words
 from torch_geometric.nn import GAT, GCN, GraphSAGE, SGConv
 
+from laconic.attach.aggregator import Linear
 from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid, all_grids
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import ConfigError
+from laconic.sharded import placement as placements
+from laconic.sharded.block import BlockMap
+from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.plan import make_plan
 from laconic.sharded.survey import GridSizes, survey
 from laconic.sharded.workload import Workload
 
 
-def sizes_of(graph, num_ranks: int, *, is_sparse: bool) -> list[GridSizes]:
+def sizes_of(graph, num_ranks: int, *, is_sparse: bool, is_covered: bool = False) -> list[GridSizes]:
     read, chunk_map = chunks_of(graph, num_ranks)
 
     def run(transport):
-        return survey(read, chunk_map, Communicator(transport, Ledger(transport.rank)), is_sparse=is_sparse)
+        communicator = Communicator(transport, Ledger(transport.rank))
+        return survey(read, chunk_map, communicator, is_sparse=is_sparse, is_covered=is_covered)[0]
 
     found = run_ranks(num_ranks, run)
     assert all(each == found[0] for each in found)
@@ -37,6 +42,34 @@ def test_the_words_of_every_grid_are_those_that_are_counted(num_ranks, is_sparse
     for sizes in sizes_of(graph, num_ranks, is_sparse=is_sparse):
         counted = received_words(graph, sizes.grid, width, is_sparse=is_sparse)
         assert max(forward + backward for forward, backward in counted) / 2 == pytest.approx(sizes.words * width)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 6])
+def test_one_axis_is_weighed_by_the_rows_sums_and_edges_of_its_cover(num_ranks):
+    graph, width = random_graph(49, 110), 12
+    read, chunk_map = chunks_of(graph, num_ranks)
+
+    def run(transport):
+        communicator = Communicator(transport, Ledger(transport.rank))
+        summed = survey(read, chunk_map, communicator, is_sparse=True, is_covered=True)[1]
+        one_axis = placements.place(read, BlockMap.one_axis(chunk_map), communicator)
+        placement, again = with_edges_at(one_axis, "cover", summed), with_edges_at(one_axis, "cover")
+        # Found once: what the survey found is what is found of the placement.
+        assert np.array_equal(placement.block.adjacency.indices, again.block.adjacency.indices)
+        assert (placement.columns.splits, placement.rows.splits) == (again.columns.splits, again.rows.splits)
+        communicator.ledger.take(0)
+        operator, x = placement.operators.of(Linear("sum")), torch.ones(placement.shard.num_rows, width).double()
+        operator.multiply(x, width), operator.transposed.multiply(x, width)
+        received = [row.num_bytes for row in communicator.ledger.take(1) if row.direction == "received"]
+        adjacency = placement.block.adjacency
+        return sum(received) / 8, adjacency.num_edges, adjacency.num_columns + adjacency.num_rows - len(x)
+
+    words, num_edges, num_rows = map(max, zip(*run_ranks(num_ranks, run), strict=True))
+    plain, covered = (sizes_of(graph, num_ranks, is_sparse=True, is_covered=each) for each in (False, True))
+    assert covered[0].grid == Grid(pi=num_ranks)
+    assert covered[0].words * width == words / 2 < plain[0].words * width
+    assert (covered[0].num_edges, covered[0].num_rows) == (num_edges, num_rows)
+    assert covered[1:] == plain[1:]
 
 
 def test_the_edges_of_every_block_are_counted():

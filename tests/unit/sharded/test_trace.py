@@ -18,6 +18,7 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.errors import UnsupportedModelError
 from laconic.graph import Shard
+from laconic.sharded.reach import with_reach
 from laconic.sharded.trace import Traces, _FlopCounter
 from laconic.sharded.trial import Trial
 
@@ -43,8 +44,11 @@ def on_two_ranks(function):
     return run_ranks(2, lambda transport: function(Communicator(transport, Ledger(transport.rank))), timeout=120)
 
 
-def trace_of(model, text="exchange(edges=destination, reach=0)"):
-    return on_two_ranks(lambda ranks: Traces(model).of(place(text, GRAPH, model, ranks).placement))[0]
+def trace_of(model, reach=0):
+    text = "exchange(edges=destination, reach=0)"
+    return on_two_ranks(lambda ranks: Traces(model).of(with_reach(place(text, GRAPH, model, ranks).placement, reach)))[
+        0
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_operations_are_those_that_torch_counts():
 
 def test_every_hop_costs_operations():
     model = GraphSAGE(IN, 8, 3, OUT).double()
-    flops = [trace_of(model, f"exchange(edges=destination, reach={reach})").flops for reach in (0, 1, 2)]
+    flops = [trace_of(model, reach).flops for reach in (0, 1, 2)]
     assert flops[0] < flops[1] < flops[2]
 
 

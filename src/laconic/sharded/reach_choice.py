@@ -1,0 +1,166 @@
+"""Which reach: the one that was asked for, if the model allows it; else the one with the shortest epochs.
+
+    seconds of an epoch = 8 bytes on the busiest way of the busiest rank / link + extra operations / speed
+
+are counted for reach 0, 1, 2, ... as long as they fall. The bytes are those of a rehearsed step, and of the constants,
+which come once, a share for each epoch. All these numbers are told, none is measured: ranks have to choose alike, and a
+run that is resumed has to choose the same.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+
+from laconic.attach.fixed_operators import why_not_recompute
+from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
+from laconic.errors import ConfigError, UnsupportedModelError
+from laconic.records import LedgerRecord
+from laconic.sharded.coding import Coding
+from laconic.sharded.hops import sparse_bytes
+from laconic.sharded.placement import Placement
+from laconic.sharded.reach import with_reach
+from laconic.sharded.trace import Traces
+from laconic.sharded.trial import Trial
+from laconic.sharded.worker import traffic_of
+
+logger = logging.getLogger(__name__)
+
+FLOPS_PER_SECOND = 25e9
+"""Operations of matrix products per second, with what comes along with them (sparse products, dropout, ReLU).
+
+Measured on one core of a busy machine, in CPU seconds: a step of SAGE 128-256-256-53 on debian did 42e9 (106e9
+operations in 2.5 s), its dense products alone 95e9 to 120e9. Ranks that share a machine are slower. The constant is
+told, not measured when a run starts: ranks have to choose alike, and a run that is resumed has to choose the same.
+"""
+# Edges into rows of others that a reach chosen here may bring, for each edge of a rank.
+_MOST_OVER_OWNED = 2
+USUAL_EPOCHS = 100
+"""Epochs that set-up is divided by where their number is not known."""
+
+
+@final
+@dataclass(frozen=True)
+class Costs:
+    """What a reach is chosen by.
+
+    Args:
+        link_mbit: speed of a rank's link.
+        num_epochs: of the run, over which constants are divided.
+        coding: how messages are written; None: as they are.
+        traces: of the model, on the placements that are looked at.
+        trial: returns the model on a tiny graph.
+    """
+
+    link_mbit: float
+    num_epochs: int
+    coding: Coding | None
+    traces: Traces
+    trial: Callable[[], Trial]
+
+
+def decide_reach(placement: Placement, reach: int | None, costs: Costs) -> Placement:
+    """Returns the placement with the rows within some hops computed here; all ranks call it together.
+
+    Args:
+        reach: what is asked for; None: the reach with the shortest epochs among those that the model allows.
+    """
+    if reach is not None:
+        return with_reach(placement, reach)
+    if placement.communicator.num_ranks == 1 or why_not_recompute(costs.traces.model) is not None:
+        return placement
+    chosen = _shortest(placement, costs)
+    reason = costs.trial().why_not_hops(len(chosen.hops)) if chosen.hops else None
+    if reason is None:
+        return chosen
+    if placement.communicator.rank == 0:
+        logger.info("Rows of other ranks are exchanged, not computed here: tried on a tiny graph, %s.", reason)
+    return placement
+
+
+def check_asked_reach(placement: Placement, reach: int | None, traces: Traces, trial: Trial) -> None:
+    """Raises, on all ranks, unless every hop asked for spares the model an exchange and changes nothing else."""
+    if not reach or placement.communicator.num_ranks == 1:
+        return
+    computes = f"reach={reach} computes rows of other ranks here, and"
+    reason = why_not_recompute(traces.model)
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"{computes} {reason}. Leave reach out: its rows are then exchanged; or use GCNConv, SAGEConv (mean, sum), "
+            f"GINConv, GraphConv, SGConv or APPNP."
+        )
+    most = traces.of(placement).num_hops
+    if reach > most:
+        raise ConfigError(
+            f"reach={reach}, but in a training step this model exchanges rows {most} times. Use reach={most}, with "
+            f"which nothing but gradients travels, or less."
+        )
+    reason = trial.why_not_hops(reach)
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"{computes} this model is not the same then: tried on a tiny graph, {reason}. Leave reach out, or set "
+            f"reach=0."
+        )
+
+
+def _shortest(placement: Placement, costs: Costs) -> Placement:
+    """Returns the placement with the reach whose epochs are the shortest."""
+    trace = costs.traces.of(placement)
+    flops, best, best_seconds = [trace.flops], placement, _seconds(placement, [trace.flops], costs)
+    for reach in range(1, trace.num_hops + 1):
+        if reach > 1 and _has_too_many_edges(best):
+            return best
+        further = with_reach(placement, reach)
+        flops.append(costs.traces.of(further).flops)
+        seconds = _seconds(further, flops, costs)
+        if seconds >= best_seconds:
+            return best
+        best, best_seconds = further, seconds
+    return best
+
+
+def _seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
+    """Returns the seconds of an epoch that a reach is chosen by, of the rank for which they are the most.
+
+    Args:
+        flops: of a step with 0, 1, ... hops, up to those of the placement.
+    """
+    shard, num_rows = placement.shard, [hop.num_rows for hop in placement.hops]
+    row_bytes: float = shard.x[:1].nbytes
+    if num_rows and num_rows[-1] * row_bytes > REMEMBERED_BYTES_LIMIT:
+        own = math.inf
+    else:
+        records, share = traffic_of(costs.traces, placement, costs.coding), 1 / costs.num_epochs
+        way = max(_num_bytes(records, way, share) for way in ("sent", "received"))
+        of_hop = np.diff([shard.num_rows, *num_rows])
+        # Where a rank has too few rows for hops, there is one number of operations more.
+        extra = sum(int(rows) * more for rows, more in zip(of_hop, np.diff(flops), strict=False))
+        # Rows of others are taken to be as sparse as those here.
+        row_bytes = min(row_bytes, sparse_bytes(shard.x) / max(shard.num_rows, 1))
+        features = int(of_hop.sum()) * row_bytes * share
+        own = (way + features) * 8e-6 / costs.link_mbit + extra / FLOPS_PER_SECOND
+    with placement.communicator.ledger.phase("setup"):
+        return float(placement.communicator.all_reduce(torch.tensor([own], dtype=torch.float64), op="max"))
+
+
+def _has_too_many_edges(placement: Placement) -> bool:
+    """Whether the edges into the rows of the last hop, which the next hop needs, are too many for any rank."""
+    own, communicator = placement.shard.adjacency, placement.communicator
+    if len(placement.hops) > 1:
+        # A hop beyond the second is most of the graph.
+        return True
+    with communicator.ledger.phase("setup"):
+        degrees = torch.from_numpy(own.row_degrees.astype(np.int64))
+        num_edges = int(placement.exchange.start(degrees).wait().sum())
+        is_too_many = torch.tensor([int(num_edges > _MOST_OVER_OWNED * own.num_edges)])
+        return bool(communicator.all_reduce(is_too_many, op="max"))
+
+
+def _num_bytes(records: list[LedgerRecord], way: str, share: float) -> float:
+    """Returns the bytes of a training step one way, and `share` of those of set-up."""
+    shares = {"forward": 1.0, "backward": 1.0, "setup": share}
+    return sum(row.num_bytes * shares.get(row.phase, 0.0) for row in records if row.direction == way)
