@@ -3,9 +3,9 @@
 Which schedule? Four ranks, random parts, paired seeds: schedules of one codec and what needs none, each with its bytes
 over those of full communication. `budget` gets a tenth of those.
 
-A graph that changes? It begins with half of its links, and ten times a twentieth of them comes. Memories of codecs go
-on, or all ranks begin anew on the graph as it is now; bytes of rows, gradients and set-up, over those of full
-communication that goes on. Accuracy is that of the best validation after the last change, when the graph is whole.
+A graph that changes? It begins with half of its links, and ten times a twentieth of them comes. The run goes on, or all
+ranks begin anew on the graph as it is now; bytes of rows, gradients and set-up, over those of full communication that
+goes on. Accuracy is that of the best validation after the last change, when the graph is whole.
 
 Which rate to begin with? On 2, 4 and 8 ranks the paper's linear schedule from several first rates, that of our rule
 among them.

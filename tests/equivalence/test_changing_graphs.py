@@ -31,6 +31,7 @@ MODELS = {
     "appnp": lambda: Stack(nn.Linear(IN, 12), APPNP(K=3, alpha=0.1), nn.Linear(12, OUT)),
 }
 LINEAR = ["subset", "subset(by='row', scale=True)", "prefix", "topk", "boundary_sample", "low_rank"]
+REMEMBERING = ["error_feedback", "cache(codec=quantize(bits=4), age=2)", "stale(codec=error_feedback)"]
 
 
 def seeded(build):
@@ -161,8 +162,8 @@ def test_the_first_step_after_a_change_is_that_of_one_machine():
         torch.testing.assert_close(changed[0].gradients[4][name], parameter.grad, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("codec", LINEAR)
-def test_with_codecs_whose_keys_go_by_node_it_is_the_same_too(codec, tmp_path):
+@pytest.mark.parametrize("codec", LINEAR + REMEMBERING)
+def test_with_codecs_it_is_the_same_too_since_memories_begin_anew(codec, tmp_path):
     graph = make_graph(90)
     change = draw_change(graph, 5)
     text = f"codec={codec!r}, schedule=linear(most=8.0, slope=2.0, epochs=10)"

@@ -18,12 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.comm.codecs.base import Codec, Direction, Memory, MessageKey, as_bytes, check_finite, from_bytes
+from laconic.comm.codecs.base import Codec, Direction, Memory, MessageKey, as_bytes, from_bytes
 from laconic.comm.communicator import Communicator, Splits
 from laconic.comm.exchange import RowExchange
 from laconic.comm.frames import HEADER_BYTES, add_header, take_header
 from laconic.comm.message_sizes import CODABLE, Counts, Rates, any_coded, exchange_bytes, is_coded, message_bytes
-from laconic.comm.new_rows import NewRows, is_of_sent, mark_new, note_new, which_new
 from laconic.comm.pending import Pending
 from laconic.errors import CommunicationError, ConfigError
 
@@ -84,11 +83,6 @@ class CodedExchange:
         """Of codecs that are late, the last exchange of each layer, call and direction: what the next one uses."""
         self.errors: dict[tuple[int, int], Errors] | None = None
         """Of each layer and receiving rank, if they are to be measured."""
-        self.new: NewRows | None = None
-        """Rows that the last change of the graph brought, if the codec remembers others."""
-        self.has_history = False
-        """Whether there have been messages; the same on all ranks."""
-        self._begun: set[tuple[int, int, str]] = set()
 
     @property
     def communicator(self) -> Communicator:
@@ -102,14 +96,8 @@ class CodedExchange:
         """
         return CodedRoute(self, key, rates)
 
-    def sizes(
-        self, rates: Rates, width: int, itemsize: int, direction: Direction, new: NewRows | None = None
-    ) -> Counts | None:
+    def sizes(self, rates: Rates, width: int, itemsize: int, direction: Direction) -> Counts | None:
         """Returns the bytes that go from each rank to each, (P, P); None where all of them go as they are."""
-        if new is not None:
-            is_any = any_coded(self.codec, self.counts - new.counts, rates, width, itemsize)
-            known = (self.codec, self.counts, rates, width, itemsize, direction)
-            return exchange_bytes(*known, new.counts) if is_any else None
         form = (rates.tobytes(), self.exchange.version, width, itemsize, direction)
         if form not in self._sizes:
             if len(self._sizes) >= _MOST_FORMS:
@@ -118,51 +106,6 @@ class CodedExchange:
             sizes = exchange_bytes(self.codec, self.counts, rates, width, itemsize, direction) if is_any else None
             self._sizes[form] = sizes
         return self._sizes[form]
-
-    @property
-    def pending(self) -> NewRows | None:
-        """The new rows, as long as there was no message since they came."""
-        return None if self._begun else self.new
-
-    def take_new(self, key: ExchangeKey, direction: Direction) -> NewRows | None:
-        """Returns the rows that are new to a line, the first time that it is asked; all ranks ask together."""
-        line = (key.layer, key.call, direction)
-        is_first = line not in self._begun
-        self._begun.add(line)
-        self.has_history = True
-        return self.new if is_first else None
-
-    def take_over(
-        self,
-        before: "CodedExchange",
-        kept_sent: Sequence[NDArray[np.int64]],
-        kept_received: Sequence[NDArray[np.int64]],
-    ) -> None:
-        """Goes on from what was remembered before a change of the graph; all ranks call it together.
-
-        Args:
-            kept_sent, kept_received: of each peer, places in the lists before of the rows that stay, which come first.
-        """
-        if not self.codec.has_memory or not before.has_history:
-            return
-        # What is under way is for the lists before: it is taken, for what memories make of it, and not used.
-        for arriving in before.under_way.values():
-            arriving.wait()
-        self.has_history = True
-        pending, splits = before.pending, self.exchange.splits
-        sent = mark_new(kept_sent, splits.send, None if pending is None else pending.sent)
-        received = mark_new(kept_received, splits.receive, None if pending is None else pending.received)
-        new = NewRows.agree(self.communicator, sent, received)
-        self.new = new if new.counts.any() else None
-        for line, memory in before.memories.items():
-            if before.new is not None and pending is None and line[:3] not in before._begun:
-                # Not used since the change before this one: which rows it holds is not known any more.
-                continue
-            end = line[2:]
-            places = (kept_sent if is_of_sent(*end[:2]) else kept_received)[end[2]]
-            kept = torch.from_numpy(places) if pending is None else pending.known_among(places, *end)
-            if len(kept):
-                self.memories[line] = memory.keep_rows(kept)
 
     def memory(self, key: ExchangeKey, direction: Direction, end: Literal["out", "in"], peer: int) -> Memory:
         """Returns what this end of a line to `peer` remembers."""
@@ -174,21 +117,21 @@ class CodedExchange:
         arrived = {
             ".".join(["under_way", *map(str, slot)]): arriving.wait() for slot, arriving in self.under_way.items()
         }
-        new = {} if self.pending is None else self.pending.state()
         remembered = {
             ".".join(["memory", *map(str, line), name]): tensor
             for line, memory in self.memories.items()
             for name, tensor in memory.tensors.items()
         }
-        return arrived | remembered | new
+        return arrived | remembered
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes back what `tensors` gave."""
-        self.memories, self.under_way, self.has_history = {}, {}, True
-        self.new = NewRows.of_state(tensors, self.exchange.splits.send, self.exchange.splits.receive)
+        self.memories, self.under_way = {}, {}
+        if "new.counts" in tensors:
+            # An earlier version wrote this between a change of the graph and the next message. It remembers the rows
+            # that stayed only; as after any change, memories begin anew.
+            return
         for key, tensor in tensors.items():
-            if key.startswith("new."):
-                continue
             kind, layer, call, direction, *rest = key.split(".")
             if kind == "under_way":
                 self.under_way[int(layer), int(call), direction] = Pending.done(tensor)
@@ -233,14 +176,13 @@ class CodedRoute:
     def _start(self, rows: Tensor, direction: Direction, start_plain: Callable[[], Pending[Tensor]]) -> Pending[Tensor]:
         coded, flat = self._coded, rows.flatten(1)
         width = flat.shape[1]
-        new = coded.take_new(self._exchange_key, direction)
         # All messages go the same way, so all ranks ask about all of them.
-        sizes = coded.sizes(self._rates, width, flat.itemsize, direction, new) if rows.dtype in CODABLE else None
+        sizes = coded.sizes(self._rates, width, flat.itemsize, direction) if rows.dtype in CODABLE else None
         if sizes is None:
             return start_plain().then(lambda halo: self._note(rows, halo, direction))
         splits = coded.exchange.splits if direction == "forward" else coded.exchange.splits.reversed
         parts = flat.split_with_sizes(list(splits.send))
-        frames = [self._pack(peer, part, direction, new) for peer, part in enumerate(parts)]
+        frames = [self._pack(peer, part, direction) for peer, part in enumerate(parts)]
         if coded.codec.is_fixed_size:
             rank = self.communicator.rank
             byte_splits = Splits(tuple(sizes[rank].tolist()), tuple(sizes[:, rank].tolist()), int(sizes.max()))
@@ -252,7 +194,7 @@ class CodedRoute:
         def unpack() -> Tensor:
             came = pending.wait().split_with_sizes(list(byte_splits.receive))
             parts = zip(came, splits.receive, strict=True)
-            unpacked = [self._unpack(peer, *part, rows, direction, new) for peer, part in enumerate(parts)]
+            unpacked = [self._unpack(peer, *part, rows, direction) for peer, part in enumerate(parts)]
             return torch.cat(unpacked).view(-1, *rows.shape[1:])
 
         decoded = Pending(unpack)
@@ -265,66 +207,43 @@ class CodedRoute:
         self._coded.under_way[slot] = arriving
         return before
 
-    def _pack(self, peer: int, rows: Tensor, direction: Direction, new: NewRows | None) -> Tensor:
+    def _pack(self, peer: int, rows: Tensor, direction: Direction) -> Tensor:
         """Returns the rows for `peer` as bytes."""
         codec, rate = self._coded.codec, self._rate(peer, direction, "out")
-        is_new = which_new(new, direction, "out", peer, len(rows))
-        known = rows if new is None else rows[~is_new]
-        if not is_coded(codec, len(known), rows.shape[1], rate, rows.itemsize):
+        if not is_coded(codec, len(rows), rows.shape[1], rate, rows.itemsize):
             if len(rows):
                 codec.note_exact(rows, self._memory(direction, "out", peer))
             return as_bytes(rows)
         memory = self._memory(direction, "out", peer)
-        whole = self._key(peer, direction, "out")
-        key = whole if new is None else whole.of_rows(~is_new)
-        packet = self._codec(direction, "out", peer, known).encode(known, key, rate, memory)
+        key = self._key(peer, direction, "out")
+        packet = self._codec(direction, "out", peer, rows).encode(rows, key, rate, memory)
         if direction == "forward":
             self._packets["out", peer] = packet
-            self._measure(known, packet, key, rate, memory)
-        if new is not None:
-            check_finite(rows[is_new], whole.of_rows(is_new))
-            packet = torch.cat([packet, as_bytes(rows[is_new])])
-            note_new(codec, rows[is_new], is_new, memory)
+            self._measure(rows, packet, key, rate, memory)
         return add_header(packet, key, self._coded.exchange.version)
 
-    def _unpack(
-        self, peer: int, came: Tensor, num_rows: int, like: Tensor, direction: Direction, new: NewRows | None
-    ) -> Tensor:
+    def _unpack(self, peer: int, came: Tensor, num_rows: int, like: Tensor, direction: Direction) -> Tensor:
         """Returns the rows from `peer`, (num_rows, width)."""
         codec, rate = self._coded.codec, self._rate(peer, direction, "in")
         width, dtype = like.shape[1:].numel(), like.dtype
-        is_new = which_new(new, direction, "in", peer, num_rows)
-        num_new = int(is_new.sum())
-        if not is_coded(codec, num_rows - num_new, width, rate, dtype.itemsize):
+        if not is_coded(codec, num_rows, width, rate, dtype.itemsize):
             rows = from_bytes(came, dtype, num_rows, width)
             if num_rows:
                 codec.note_exact(rows, self._memory(direction, "in", peer))
             return rows
         memory = self._memory(direction, "in", peer)
-        whole = self._key(peer, direction, "in")
-        key = whole if new is None else whole.of_rows(~is_new)
-        new_bytes = num_new * width * dtype.itemsize
-        packet = self._take_header(came, key, rate, width, dtype.itemsize, new_bytes)
-        packet, rest = packet.split_with_sizes([len(packet) - new_bytes, new_bytes])
+        key = self._key(peer, direction, "in")
+        packet = self._take_header(came, key, rate, width, dtype.itemsize)
         if direction == "forward":
             self._packets["in", peer] = packet
-        empty = torch.empty(num_rows - num_new, width, dtype=dtype)
-        chosen = self._codec(direction, "in", peer, empty)
-        known = chosen.decode(packet, key, rate, width=width, dtype=dtype, memory=memory)
-        if new is None:
-            return known
-        rows = torch.empty(num_rows, width, dtype=dtype)
-        rows[~is_new], rows[is_new] = known, from_bytes(rest, dtype, num_new, width)
-        note_new(codec, rows[is_new], is_new, memory)
-        return rows
+        chosen = self._codec(direction, "in", peer, torch.empty(num_rows, width, dtype=dtype))
+        return chosen.decode(packet, key, rate, width=width, dtype=dtype, memory=memory)
 
-    def _take_header(
-        self, came: Tensor, key: MessageKey, rate: float, width: int, itemsize: int, new_bytes: int
-    ) -> Tensor:
+    def _take_header(self, came: Tensor, key: MessageKey, rate: float, width: int, itemsize: int) -> Tensor:
         codec, num_bytes = self._coded.codec, None
         if codec.is_fixed_size:
             num_rows = len(key.node_ids)
-            num_bytes = message_bytes(codec, num_rows, width, rate, itemsize, key.direction) - HEADER_BYTES + new_bytes
+            num_bytes = message_bytes(codec, num_rows, width, rate, itemsize, key.direction) - HEADER_BYTES
         try:
             return take_header(came, key, self._coded.exchange.version, num_bytes)
         except CommunicationError as error:

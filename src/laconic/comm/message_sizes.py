@@ -35,22 +35,9 @@ def message_bytes(
 
 
 def exchange_bytes(
-    codec: Codec,
-    counts: Counts,
-    rates: Rates,
-    width: int,
-    itemsize: int,
-    direction: Direction,
-    new: Counts | None = None,
+    codec: Codec, counts: Counts, rates: Rates, width: int, itemsize: int, direction: Direction
 ) -> NDArray[np.int64]:
-    """Returns the bytes that go from each rank to each in one exchange, (P, P).
-
-    Args:
-        new: how many of the rows go as they are, being new.
-    """
-    if new is not None:
-        known = exchange_bytes(codec, counts - new, rates, width, itemsize, direction)
-        return known + (new if direction == "forward" else new.T) * width * itemsize
+    """Returns the bytes that go from each rank to each in one exchange, (P, P)."""
     sizes = np.zeros_like(counts)
     for sender, receiver in zip(*np.nonzero(counts), strict=True):
         num_rows, rate = int(counts[sender, receiver]), float(rates[sender, receiver])

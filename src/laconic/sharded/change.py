@@ -6,7 +6,7 @@ and new ones follow them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -30,22 +30,6 @@ IntArray = NDArray[np.int64]
 _SPLITS = ("train_mask", "val_mask", "test_mask")
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """A placement after a change.
-
-    Args:
-        placement: the next one, of the next version.
-        kept_sent, kept_received: of each peer, which of the rows that went there, or came, still do: places in the old
-            list, rising. In the new list they come first, in this order, and new ones follow.
-    """
-
-    placement: Placement
-    kept_sent: list[IntArray]
-    kept_received: list[IntArray]
-
-
 def change_placement(
     placement: Placement,
     change: GraphChange,
@@ -53,10 +37,11 @@ def change_placement(
     prepare: Callable[[Tensor], Tensor],
     *,
     keep_features: bool,
-) -> Changed:
+) -> Placement:
     """Returns the placement of this rank after `change`; all ranks call it together, with the same change.
 
-    It leaves the placement before as it is. What cannot be done raises the same error on all ranks.
+    It is of the next version, and leaves the placement before as it is. What cannot be done raises the same error on
+    all ranks.
     Traffic: as in `NodeOwners.find`, 8 bytes for each halo row that is new or goes, and a few numbers; with
     `keep_features` the features of new halo rows, or of all of them at the first change. Phase "setup".
 
@@ -71,16 +56,13 @@ def change_placement(
     check_agreement(communicator, facts, remedy="Give all ranks the same change, and all changes to all ranks.")
     check_change(change, placement.shard, num_classes)
     if change.is_empty:
-        splits = placement.exchange.splits
-        return Changed(
-            placement, [np.arange(size) for size in splits.send], [np.arange(size) for size in splits.receive]
-        )
+        return placement
     with communicator.ledger.phase("setup"):
         own = Numbers(placement.shard.node_ids.numpy())
         owners = NodeOwners.find(change, own, placement.shard.num_owned, communicator)
         step = _Step(placement, change, owners)
         sizes = step.check_splits()
-        kept_sent, exchange = step.agree_on_exchange()
+        exchange = step.agree_on_exchange()
         own_sizes = torch.tensor([exchange.num_owned, exchange.num_received])
         largest = communicator.all_reduce(own_sizes, op="max").tolist()
         shard = step.shard(prepare)
@@ -89,7 +71,7 @@ def change_placement(
             step.halo_features(shard.x, exchange) if keep_features and num_bytes <= REMEMBERED_BYTES_LIMIT else None
         )
     num_left = placement.num_nodes - len(change.remove_nodes)
-    after = at_destinations(
+    return at_destinations(
         shard,
         exchange,
         largest_num_rows=largest[0],
@@ -98,7 +80,6 @@ def change_placement(
         num_train=sizes[0],
         halo_x=halo_x,
     )
-    return Changed(after, kept_sent, step.kept_received)
 
 
 @final
@@ -156,11 +137,11 @@ class _Step:
         new_ids = np.unique(sources[is_new])
         new_ranks = self._owners.of(new_ids)
         ends = num_owned + np.append(0, np.cumsum(splits.receive))
-        self.kept_received = [np.flatnonzero(is_used[ends[peer] : ends[peer + 1]]) for peer in range(num_ranks)]
+        self._kept_received = [np.flatnonzero(is_used[ends[peer] : ends[peer + 1]]) for peer in range(num_ranks)]
         old_ids = np.split(shard.halo_ids.numpy(), np.cumsum(splits.receive)[:-1])
-        self._dropped = [np.delete(ids, kept) for ids, kept in zip(old_ids, self.kept_received, strict=True)]
+        self._dropped = [np.delete(ids, kept) for ids, kept in zip(old_ids, self._kept_received, strict=True)]
         self._wanted = [new_ids[new_ranks == peer] for peer in range(num_ranks)]
-        parts = zip(old_ids, self.kept_received, self._wanted, strict=True)
+        parts = zip(old_ids, self._kept_received, self._wanted, strict=True)
         self._halo_ids = np.concatenate([np.append(ids[kept], wanted) for ids, kept, wanted in parts])
 
     def check_splits(self) -> list[int]:
@@ -177,10 +158,10 @@ class _Step:
                 refuse_change(f"remove_nodes takes all {were} nodes of {name}. Leave some, or add others to it")
         return list(sums[3:])
 
-    def agree_on_exchange(self) -> tuple[list[IntArray], RowExchange]:
+    def agree_on_exchange(self) -> RowExchange:
         """Tells each rank which of its rows are no longer wanted here and which are now, and learns the same of ours.
 
-        Returns which of the rows that were sent still are, for each peer, and the next exchange.
+        Returns the next exchange.
         """
         before, communicator = self._placement.exchange, self._placement.communicator
         dropped, _ = self._tell(self._dropped)
@@ -189,18 +170,16 @@ class _Step:
         row_of_old = np.full(before.num_owned, -1)
         row_of_old[self._kept_rows] = np.arange(len(self._kept_rows))
         old_ids, own = self._placement.shard.node_ids.numpy(), Numbers(self._node_ids)
-        kept_sent, parts = [], []
+        parts = []
         for peer, rows in enumerate(rows_before):
-            kept = np.flatnonzero(~np.isin(old_ids[rows], dropped[peer]))
-            kept_sent.append(kept)
-            parts.append(np.append(row_of_old[rows[kept]], own.of(wanted[peer])))
+            kept = rows[~np.isin(old_ids[rows], dropped[peer])]
+            parts.append(np.append(row_of_old[kept], own.of(wanted[peer])))
         send_rows = np.concatenate(parts)
         assert not len(send_rows) or send_rows.min() >= 0, "a row is wanted of a rank that does not own it"
         splits = communicator.agree_on_splits([len(part) for part in parts])
         assert sum(splits.receive) == len(self._halo_ids)
         version = before.version + 1
-        exchange = RowExchange(communicator, torch.from_numpy(send_rows), splits, len(self._node_ids), version=version)
-        return kept_sent, exchange
+        return RowExchange(communicator, torch.from_numpy(send_rows), splits, len(self._node_ids), version=version)
 
     def halo_features(self, x: Tensor, exchange: RowExchange) -> Tensor:
         """Returns the features of the halo rows after the change: those that are here, and new ones from their owners.
@@ -218,7 +197,7 @@ class _Step:
         new_rows = [part[len(part) - size :] for part, size in zip(parts, splits.send, strict=True)]
         came = RowExchange(exchange.communicator, torch.cat(new_rows), splits, exchange.num_owned).start(x).wait()
         old = before.split_with_sizes(list(self._placement.exchange.splits.receive))
-        kept = [rows[torch.from_numpy(places)] for rows, places in zip(old, self.kept_received, strict=True)]
+        kept = [rows[torch.from_numpy(places)] for rows, places in zip(old, self._kept_received, strict=True)]
         new = came.split_with_sizes(list(splits.receive))
         return torch.cat([rows for pair in zip(kept, new, strict=True) for rows in pair])
 

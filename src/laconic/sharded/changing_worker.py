@@ -6,19 +6,18 @@ from typing import Any, final
 
 from torch import Tensor
 
-from laconic.comm.new_rows import NewRows
 from laconic.errors import CheckpointError
 from laconic.graph import GraphChange, Shard
 from laconic.sharded.aggregator import ShardedAggregator
-from laconic.sharded.change import Changed, change_placement
-from laconic.sharded.coder import ExchangeCoder, coded_fetch
+from laconic.sharded.change import change_placement
+from laconic.sharded.coder import ExchangeCoder
 from laconic.sharded.coding import Coding
 from laconic.sharded.cover import EdgePlace
 from laconic.sharded.cut import Cut
 from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.hops import with_hops
 from laconic.sharded.placement import Placement, sharing_features
-from laconic.sharded.rates import Exchanged, spent_before
+from laconic.sharded.rates import spent_before
 from laconic.sharded.reach import with_reach
 from laconic.sharded.trace import Traces
 from laconic.sharded.worker import ShardedWorker
@@ -66,32 +65,28 @@ class ChangingWorker(ShardedWorker):
             keep_features=self._aggregator.uses_halo_features or before.halo_x is not None,
         )
         if not change.is_empty:
-            after = with_reach(with_edges_at(changed.placement, self._edges), len(before.hops))
+            after = with_reach(with_edges_at(changed, self._edges), len(before.hops))
             if self.coder is not None:
-                self._change_coder(self.coder, changed, after)
+                self._change_coder(self.coder, after)
             shard = with_hops(after.shard, after.hops, after.communicator.ledger)
             self.placement = after = sharing_features(after, shard)
             self._aggregator = ShardedAggregator(after, self.coder, shard=shard)
             self.attachment.move_to(shard, self._aggregator)
         return self.shard
 
-    def _change_coder(self, coder: ExchangeCoder, changed: Changed, after: Placement) -> None:
+    def _change_coder(self, coder: ExchangeCoder, after: Placement) -> None:
         # What lies between ranks is counted anew; what the schedule began with stays.
         now = Cut.of(after)
         cut = replace(coder.coding.cut, fetched=now.fetched, folded=now.folded)
         exchanges = self.traces.of(after, is_coded=True).coded(cut)
-        fetch = coded_fetch(after, coder.coding.codec, cut.fetched)
-        if not self.placement.is_covered and not after.is_covered:
-            # Another cover has other lists: memories of codecs begin anew with it.
-            fetch.take_over(coder.fetch, changed.kept_sent, changed.kept_received)
-        past = (coder.next_epoch, _spent(coder, fetch.new, exchanges))
-        coding = replace(coder.coding, cut=cut, past=past)
+        spent = spent_before(coder.plan, coder.next_epoch, coder.measured)
+        coding = replace(coder.coding, cut=cut, past=(coder.next_epoch, spent))
         plan = coding.rate_plan(self.model, exchanges)
         if coder.next_epoch > 1:
             # A budget that does not pay for the graph as it will be is told while it is as it was. Before the first
             # epoch, changes may be those of a run that is continued, whose bytes `load_state` has still to tell.
             plan.check(exchanges)
-        coder.change(after, fetch, coding, plan)
+        coder.change(after, coding, plan)
 
     def state(self) -> dict[str, Any]:
         version, changes = self.placement.exchange.version, {}
@@ -113,14 +108,3 @@ class ChangingWorker(ShardedWorker):
             coder.coding = replace(coder.coding, past=tuple(state["past"]))
             exchanges = self.traces.of(self.placement, is_coded=True).coded(coder.coding.cut)
             coder.plan = coder.coding.rate_plan(self.model, exchanges)
-
-
-def _spent(coder: ExchangeCoder, new: NewRows | None, exchanges: list[Exchanged]) -> int:
-    """Returns the bytes of messages up to now, if the schedule goes by them."""
-    if coder.plan.costs is None:
-        return 0
-    spent = spent_before(coder.plan, coder.next_epoch, coder.measured)
-    if new is not None:
-        # The first messages after a change, at most: new rows go as they are.
-        spent += int(new.counts.sum()) * sum(one.width * one.dtype.itemsize for one in exchanges)
-    return spent

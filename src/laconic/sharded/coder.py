@@ -79,11 +79,6 @@ class ExchangeCoder:
     def __init__(
         self, placement: Placement, coding: Coding, plan: RatePlan, seed: int, gradients: SharedGradients
     ) -> None:
-        self.fetch = coded_fetch(placement, plan.codec, coding.cut.fetched)
-        self.fold = coded_fold(placement, plan.codec, coding.cut.folded)
-        self._fold_lists = _lists(placement)
-        self.coding = coding
-        self.plan = plan
         self._seed = seed
         self._gradients = gradients
         self._epoch, self._step = 0, 0
@@ -94,6 +89,12 @@ class ExchangeCoder:
         self.measured: tuple[Measured, ...] = ()
         """What each finished epoch showed, if the schedule goes by it."""
         gradients.is_measured = plan.schedule.needs_measured
+        self._begin_memories(placement, coding, plan)
+
+    def _begin_memories(self, placement: Placement, coding: Coding, plan: RatePlan) -> None:
+        self.fetch = coded_fetch(placement, plan.codec, coding.cut.fetched)
+        self.fold = coded_fold(placement, plan.codec, coding.cut.folded)
+        self._fold_lists, self.coding, self.plan = _lists(placement), coding, plan
         self._forget_errors()
 
     def start_epoch(self, epoch: int, step: int) -> None:
@@ -120,21 +121,17 @@ class ExchangeCoder:
         """The epoch of the next step, if the one that is under way has had its steps."""
         return self._epoch + self._is_under_way
 
-    def new_rows(self, epoch: int) -> Counts | None:
-        """Returns how many rows from each rank to each will go as they are in an epoch, being new, (P, P)."""
-        pending = self.fetch.pending
-        return pending.counts if pending is not None and epoch == self.next_epoch else None
+    def change(self, placement: Placement, coding: Coding, plan: RatePlan) -> None:
+        """Goes on with other edges and their rates; all ranks call it together.
 
-    def change(self, placement: Placement, fetch: CodedExchange, coding: Coding, plan: RatePlan) -> None:
-        """Goes on with other edges and their rates; the schedule does not begin anew. All ranks call it together."""
+        The codec's memories begin anew; the schedule goes on.
+        """
         self._measure()
         # Messages of late codecs that are still under way are for the lists before.
         for coded in (self.fetch, self.fold):
             for arriving in coded.under_way.values():
                 arriving.wait()
-        self.fetch, self.fold = fetch, coded_fold(placement, plan.codec, coding.cut.folded)
-        self._fold_lists, self.coding, self.plan = _lists(placement), coding, plan
-        self._forget_errors()
+        self._begin_memories(placement, coding, plan)
 
     def _forget_errors(self) -> None:
         # Of a pair of ranks, rows and sums count together.

@@ -33,19 +33,18 @@ class Exchanged:
     dtype: torch.dtype
     way: Way = "fetch"
 
-    def num_bytes(self, codec: Codec, counts: Counts, rates: Rates, new: Counts | None = None) -> Counts:
-        """Returns the bytes from each rank to each, (P, P); `new` rows go as they are."""
+    def num_bytes(self, codec: Codec, counts: Counts, rates: Rates) -> Counts:
+        """Returns the bytes from each rank to each, (P, P)."""
         if self.dtype not in CODABLE:
             rates = np.ones_like(rates)
-        return exchange_bytes(codec, counts, rates, self.width, self.dtype.itemsize, self.direction, new)
+        return exchange_bytes(codec, counts, rates, self.width, self.dtype.itemsize, self.direction)
 
-    def count(self, ledger: Ledger, codec: Codec, counts: Counts, rates: Rates, new: Counts | None = None) -> None:
+    def count(self, ledger: Ledger, codec: Codec, counts: Counts, rates: Rates) -> None:
         """Counts what the ledger's rank sends and receives; of codecs without a fixed size, the most."""
-        sizes, rank = self.num_bytes(codec, counts, rates, new), ledger.rank
+        sizes, rank = self.num_bytes(codec, counts, rates), ledger.rank
         ledger.count("all_to_all", *all_to_all_traffic(rank, sizes[rank].tolist(), sizes[:, rank].tolist()))
         form = (self.width, self.dtype.itemsize)
-        known = counts if new is None else counts - new
-        if not codec.is_fixed_size and self.dtype in CODABLE and any_coded(codec, known, rates, *form):
+        if not codec.is_fixed_size and self.dtype in CODABLE and any_coded(codec, counts, rates, *form):
             ledger.count("all_gather", *all_gather_traffic(len(sizes), 8 * len(sizes)))
 
 
@@ -60,7 +59,6 @@ class RatePlan:
         raw_layers: layers that go as they are.
         first_rate: what the graph's cut suggests to begin with.
         costs: of all lines; None if the schedule does not ask.
-        new: how many of the rows are new and go as they are, (P, P); None: none.
     """
 
     codec: Codec
@@ -69,7 +67,6 @@ class RatePlan:
     raw_layers: frozenset[int]
     first_rate: float
     costs: Costs | None = None
-    new: Counts | None = None
 
     def rates(self, epoch: int, layer: int, measured: tuple[Measured, ...]) -> Rates:
         """Returns the rates of a layer's messages from each rank to each, (P, P); equal on all ranks."""
@@ -95,9 +92,10 @@ class RatePlan:
 
 
 def spent_before(plan: RatePlan, epoch: int, measured: tuple[Measured, ...]) -> int:
-    """Returns what the lines of a plan cost in all epochs before `epoch`."""
+    """Returns the bytes of all messages before `epoch`; 0 if the schedule does not ask for costs."""
     costs = plan.costs
-    assert costs is not None
+    if costs is None:
+        return 0
     spent = costs.spent
     for past in range(costs.first_epoch, epoch):
         rates = {layer: plan.rates(past, layer, measured) for layer in {line.layer for line in costs.lines}}

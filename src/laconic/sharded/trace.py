@@ -100,9 +100,9 @@ class Trace:
         """
         ledger = Ledger(rank)
         for one in self.coded(cut):
-            rates, new = plan.rates(epoch, one.layer, measured), plan.new if one.way == "fetch" else None
+            rates = plan.rates(epoch, one.layer, measured)
             with ledger.phase(one.direction, layer=one.layer):
-                one.count(ledger, plan.codec, cut.of_way(one.way), rates, new)
+                one.count(ledger, plan.codec, cut.of_way(one.way), rates)
         plain = self.records(epoch)[len(self.once) :]
         return [*self.once, *merged([*plain, *ledger.take(epoch)])]
 

@@ -1,6 +1,5 @@
 """Workers of ranks that hold a placement each: losses and gradients are shared, messages may be coded."""
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -116,7 +115,5 @@ def traffic_of(
     if coding is None:
         return trace.records(epoch)
     plan = coding.rate_plan(traces.model, trace.coded(coding.cut))
-    if coder is not None:
-        plan = replace(plan, new=coder.new_rows(epoch))
     measured = () if coder is None else coder.measured
     return trace.coded_records(placement.communicator.rank, coding.cut, plan, epoch, measured)

@@ -127,6 +127,19 @@ def test_an_exact_exchange_in_between_is_used_at_once_and_by_the_next():
 
 
 @pytest.mark.parametrize("text", ["error_feedback", "cache", "stale", "stale(codec=error_feedback)"])
+def test_memories_of_an_earlier_version_that_await_new_rows_begin_anew(text):
+    def on_rank(transport):
+        fresh, first, second = (build(transport, text) for _ in range(3))
+        exchange_once(first, 1)
+        second.load_tensors({**first.tensors(), "new.counts": torch.zeros(2, 2, dtype=torch.int64)})
+        return exchange_once(fresh, 2), exchange_once(second, 2)
+
+    for expected, found in run_ranks(2, on_rank):
+        assert torch.equal(expected[0], found[0])
+        assert torch.equal(expected[1], found[1])
+
+
+@pytest.mark.parametrize("text", ["error_feedback", "cache", "stale", "stale(codec=error_feedback)"])
 def test_an_exchange_goes_on_from_its_tensors_bit_by_bit(text):
     def on_rank(transport):
         whole, first = build(transport, text), build(transport, text)

@@ -19,7 +19,7 @@ pick it up.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -74,10 +74,6 @@ class MessageKey:
         where = (self.epoch, self.step, self.layer, self.call, is_backward, self.sender, self.receiver)
         return fold_key(self.seed, *where)
 
-    def of_rows(self, chosen: Tensor) -> "MessageKey":
-        """Returns the key for some of the rows."""
-        return replace(self, node_ids=self.node_ids[chosen.numpy()])
-
     def describe(self) -> str:
         """Returns the place for an error, such as "layer 1, forward, from rank 0 to rank 2, in epoch 7"."""
         return (
@@ -89,28 +85,9 @@ class MessageKey:
 @final
 @dataclass
 class Memory:
-    """What one end of a line remembers from message to message.
-
-    A tensor called "value" has a row for each row of the message; others belong to the line as a whole.
-    """
+    """What one end of a line remembers from message to message, by name."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
-
-    def keep_rows(self, rows: Tensor) -> "Memory":
-        """Returns what is remembered of some rows, in their order, and of the line."""
-        return Memory({name: tensor[rows] if name == "value" else tensor for name, tensor in self.tensors.items()})
-
-    def add_rows(self, other: "Memory", are_new: Tensor) -> None:
-        """Adds what another memory has of rows that are new here.
-
-        Args:
-            are_new: for each row from now on, whether it is one of the new ones.
-        """
-        if "value" in self.tensors and "value" in other.tensors:
-            known, new = self.tensors["value"], other.tensors["value"]
-            value = known.new_empty(len(are_new), *known.shape[1:])
-            value[~are_new], value[are_new] = known, new
-            self.tensors["value"] = value
 
 
 class Codec(ABC):
