@@ -6,7 +6,7 @@ knows of training or of ranks: what `build` returns is a plain PyG model, and it
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -36,6 +36,50 @@ class ModelSpec(ABC):
 
         None where it is not known.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class StackSpec(ModelSpec):
+    """The settings that PyG's ready-made stacks of convolutions share."""
+
+    # What errors call the model.
+    name: ClassVar[str]
+    hidden: int = 64
+    """Width of the hidden layers."""
+    layers: int = 2
+    """Number of convolutions."""
+    dropout: float = 0.5
+    """Share of hidden values dropped while training."""
+    input_dropout: float = 0.0
+    """Share of input features dropped while training."""
+    norm: str = "none"
+    """Norm after each hidden convolution: none, batch or layer."""
+    jk: str = "none"
+    """Jumping knowledge, a last linear layer on the outputs of all: none, last, cat, max or lstm."""
+
+    def __post_init__(self) -> None:
+        check_counts(self.name, hidden=self.hidden, layers=self.layers)
+        check_shares(self.name, dropout=self.dropout, input_dropout=self.input_dropout)
+        norm_options(self.norm, self.name)
+        jump_option(self.jk, self.name)
+
+    @property
+    def num_hops(self) -> int:
+        return self.layers
+
+    def stack(self, kind: type[nn.Module], num_features: int, num_classes: int, **options: Any) -> nn.Module:
+        """Returns a model of a class that drops inputs, built from these settings and from `options`."""
+        return kind(
+            num_features,
+            self.hidden,
+            self.layers,
+            num_classes,
+            dropout=self.dropout,
+            input_dropout=self.input_dropout,
+            jk=jump_option(self.jk, self.name),
+            **norm_options(self.norm, self.name),
+            **options,
+        )
 
 
 class DropsInputs:

@@ -4,65 +4,29 @@ sage(hidden=256, layers=3, aggregate="max")
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from torch import nn
 from torch_geometric.nn import GraphSAGE
 
-from laconic.models.base import (
-    DropsInputs,
-    ModelSpec,
-    check_choice,
-    check_counts,
-    check_shares,
-    jump_option,
-    norm_options,
-)
+from laconic.models.base import DropsInputs, StackSpec, check_choice
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Sage(ModelSpec):
+class Sage(StackSpec):
     """PyG's `GraphSAGE`: each layer adds a linear map of the node to one of its neighbours' mean, sum or maximum."""
 
-    hidden: int = 64
-    """Width of the hidden layers."""
-    layers: int = 2
-    """Number of convolutions."""
-    dropout: float = 0.5
-    """Share of hidden values dropped while training."""
-    input_dropout: float = 0.0
-    """Share of input features dropped while training."""
+    name: ClassVar[str] = "sage"
     aggregate: str = "mean"
     """How neighbours are put together: mean, sum or max."""
-    norm: str = "none"
-    """Norm after each hidden convolution: none, batch or layer."""
-    jk: str = "none"
-    """Jumping knowledge, a last linear layer on the outputs of all: none, last, cat, max or lstm."""
 
     def __post_init__(self) -> None:
-        check_counts("sage", hidden=self.hidden, layers=self.layers)
-        check_shares("sage", dropout=self.dropout, input_dropout=self.input_dropout)
+        StackSpec.__post_init__(self)
         check_choice(self.aggregate, ("mean", "sum", "max"), "model sage: aggregate")
-        norm_options(self.norm, "sage")
-        jump_option(self.jk, "sage")
-
-    @property
-    def num_hops(self) -> int:
-        return self.layers
 
     def build(self, num_features: int, num_classes: int) -> nn.Module:
-        return GraphSAGEWithInputDropout(
-            num_features,
-            self.hidden,
-            self.layers,
-            num_classes,
-            dropout=self.dropout,
-            input_dropout=self.input_dropout,
-            aggr=self.aggregate,
-            jk=jump_option(self.jk, "sage"),
-            **norm_options(self.norm, "sage"),
-        )
+        return self.stack(GraphSAGEWithInputDropout, num_features, num_classes, aggr=self.aggregate)
 
 
 @final

@@ -107,7 +107,15 @@ def _own_settings(model: OwnModel) -> list[Setting]:
 
 
 def explanations(cls: type[Any]) -> dict[str, str]:
-    """Returns the text below each field of a dataclass; Python itself does not keep it."""
+    """Returns the text below each field of a dataclass and of its bases; Python itself does not keep it."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _own_explanations(base)
+    return found
+
+
+def _own_explanations(cls: type[Any]) -> dict[str, str]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}
