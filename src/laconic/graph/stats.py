@@ -4,7 +4,6 @@ GraphStats.of(graph).homophily
 PartitionStats.of(graph, parts, num_parts=8).cut_share
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -119,27 +118,6 @@ class PartitionStats:
         """The share of all edges that join two parts."""
         return sum(self.num_cut_edges) / max(1, sum(self.num_edges))
 
-    @property
-    def node_balance(self) -> float:
-        """The largest part's nodes over the mean part's; 1 is even."""
-        return _balance(self.num_nodes)
-
-    @property
-    def train_balance(self) -> float:
-        return _balance(self.num_train)
-
-    @property
-    def edge_balance(self) -> float:
-        return _balance(self.num_edges)
-
-    @property
-    def halo_balance(self) -> float:
-        return _balance(self.num_halo_rows)
-
 
 def _numbers(counts: NDArray[np.integer]) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
-
-
-def _balance(counts: Sequence[int]) -> float:
-    return max(counts) * len(counts) / sum(counts) if sum(counts) else 1.0

@@ -83,14 +83,6 @@ def test_parts_add_up_to_the_graph(small_graph: Graph) -> None:
     assert all(halo <= cut for halo, cut in zip(stats.num_halo_rows, stats.num_cut_edges, strict=True))
 
 
-def test_balance_is_the_largest_over_the_mean() -> None:
-    stats = PartitionStats((3, 1), (0, 0), (5, 5), (1, 0), (1, 0))
-    assert stats.node_balance == 1.5
-    assert stats.train_balance == 1  # no training node anywhere: nothing is uneven
-    assert stats.edge_balance == 1
-    assert stats.halo_balance == 2
-
-
 def test_one_part_has_no_cut_and_no_halo(small_graph: Graph) -> None:
     stats = PartitionStats.of(small_graph, np.zeros(60, np.int32), 1)
     assert stats.cut_share == 0

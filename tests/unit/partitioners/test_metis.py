@@ -29,9 +29,9 @@ def two_rings() -> Graph:
 
 def test_training_nodes_weigh_more_as_alpha_grows(two_rings: Graph) -> None:
     without = PartitionStats.of(two_rings, assign_parts(two_rings, Metis(alpha=0), 2, seed=0), 2)
-    assert without.train_balance == pytest.approx(2, abs=0.2)  # one part has all of them
+    assert max(without.num_train) == pytest.approx(60, abs=6)  # one part has all of them
     much = PartitionStats.of(two_rings, assign_parts(two_rings, Metis(alpha=100), 2, seed=0), 2)
-    assert much.train_balance <= 1.1
+    assert max(much.num_train) <= 33
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 7.0])
