@@ -24,7 +24,7 @@ ROWS = [
     {"graph", "comm"},
     {"kernels"},
     {"specs", "records", "ranks"},
-    {"atomic", "errors", "processes", "units"},
+    {"allocation", "atomic", "errors", "processes", "units"},
 ]
 HEIGHT = {layer: -row for row, layers in enumerate(ROWS) for layer in layers}
 

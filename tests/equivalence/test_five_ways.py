@@ -227,22 +227,6 @@ def test_memories_of_codecs_for_other_edges_are_refused_with_the_settings_to_tak
     run_ranks(3, on_rank)
 
 
-def test_constants_are_divided_by_the_epochs_of_the_run():
-    graph = make_graph(60)
-    # Features are wide, rows that are exchanged narrow: constants pay off in many epochs alone.
-    graph = replace(graph, x=torch.randn(60, 400, generator=torch.Generator().manual_seed(0)).double())
-
-    def choice_for(num_epochs):
-        def on_rank(transport):
-            model, text = GraphSAGE(400, 2, 2, OUT).double(), "exchange(partitioner=random, link_mbit=0.1)"
-            return start(text, graph, model, transport, num_epochs=num_epochs).choice
-
-        return set(run_ranks(3, on_rank))
-
-    assert choice_for(3) == {"edges=cover, reach=0"}
-    assert choice_for(10_000) == {"edges=cover, reach=1"}
-
-
 def test_hops_that_would_bring_most_of_the_graph_are_not_chosen():
     graph = make_graph(60)
 

@@ -307,11 +307,13 @@ def _keyed_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
 def _evaluate(self: Any, scope: Scope, *args: Any, **kwargs: Any) -> Any:
     if scope.before_evaluation is not None:
         scope.before_evaluation()
-    shards = [scope.shard]
+    is_another = scope.aggregator.is_shared and is_of_another_graph(scope.shard, args, kwargs)
     if scope.of_epoch is not None:
-        shards.append(scope.of_epoch[0])
-        args, kwargs = placed_inputs(shards[1], shards[0], args, kwargs)
-    if scope.aggregator.is_shared and all(is_of_another_graph(shard, args, kwargs) for shard in shards):
+        shard = scope.of_epoch[0]
+        is_part = shard.adjacency.num_edges != scope.shard.adjacency.num_edges
+        is_another = is_another and is_of_another_graph(shard, args, kwargs, is_part=is_part)
+        args, kwargs = placed_inputs(shard, scope.shard, args, kwargs)
+    if is_another:
         with scope.elsewhere():
             return plain_forward(self)(self, *args, **kwargs)
     return _owned_outputs(self, scope, nullcontext(), *args, **kwargs)

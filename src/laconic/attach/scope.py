@@ -9,6 +9,7 @@ from torch import Tensor
 
 from laconic.attach.aggregator import Aggregator
 from laconic.attach.checkpointing import is_in_backward
+from laconic.attach.owned_rows import refuse_changed_epoch
 from laconic.graph import Shard
 from laconic.kernels.keyed import fold_key
 
@@ -24,8 +25,7 @@ class Scope:
 
     shard: Shard
     aggregator: Aggregator
-    _edge_index_version: int
-    _edge_weight_version: int
+    _entered_versions: tuple[int, ...]
 
     def __init__(self, shard: Shard, aggregator: Aggregator, seed: int) -> None:
         self.seed = seed
@@ -56,21 +56,25 @@ class Scope:
     def using(self, shard: Shard, aggregator: Aggregator) -> Iterator[None]:
         """Inside, `shard` is the one in use."""
         # The versions come back too: edges that were changed in place stay changed, whatever was used in between.
-        before = (self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.of_epoch)
+        before = (self.shard, self.aggregator, self._entered_versions, self.of_epoch)
         self.enter(shard, aggregator)
         self.of_epoch = None
         try:
             yield
         finally:
-            self.shard, self.aggregator, self._edge_index_version, self._edge_weight_version, self.of_epoch = before
+            self.shard, self.aggregator, self._entered_versions, self.of_epoch = before
 
     def start_epoch(self, shard: Shard, aggregator: Aggregator) -> None:
         """From now on steps work on `shard`."""
+        if self.of_epoch is not None and self.of_epoch[0] is shard and not self.is_epoch_intact:
+            refuse_changed_epoch()
         self.of_epoch, self._epoch_versions = (shard, aggregator), _versions(shard)
 
     @property
     def is_epoch_intact(self) -> bool:
-        """Whether the tensors of the epoch's shard are as they were when the epoch began."""
+        """Whether the tensors are as they were of which other ranks have copies: those of the epoch's shard."""
+        if self.shard.rows_within and _versions(self.shard) != self._entered_versions:
+            return False
         return self.of_epoch is None or _versions(self.of_epoch[0]) == self._epoch_versions
 
     @contextmanager
@@ -125,8 +129,7 @@ class Scope:
         """From now on `shard` is the one in use."""
         self.shard = shard
         self.aggregator = aggregator
-        self._edge_index_version = _version(shard.edge_index)
-        self._edge_weight_version = -1 if shard.edge_weight is None else _version(shard.edge_weight)
+        self._entered_versions = _versions(shard)
 
     def next_key(self) -> np.uint64:
         """Returns the key of the next random mask in this step; layers call it in the order of the model."""
@@ -136,7 +139,7 @@ class Scope:
     def owns_edges(self, edge_index: object) -> bool:
         """Whether `edge_index` is the shard's own tensor, unchanged since the shard was entered."""
         own = self.shard.edge_index
-        return edge_index is own and _version(own) == self._edge_index_version
+        return edge_index is own and _version(own) == self._entered_versions[1]
 
     def owns_weights(self, edge_weight: object) -> bool:
         """Whether `edge_weight` is the shard's own, unchanged, and needs no gradient."""
@@ -144,7 +147,7 @@ class Scope:
         return (
             own is not None
             and edge_weight is own
-            and _version(own) == self._edge_weight_version
+            and _version(own) == self._entered_versions[2]
             and not own.requires_grad
         )
 

@@ -65,10 +65,13 @@ def refuse_call(conv: Any, reason: str) -> None:
     )
 
 
-def is_of_another_graph(shard: Shard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_of_another_graph(shard: Shard, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_part: bool = False) -> bool:
     """Whether a model is called on a graph of its own: with none of the shard's tensors, and all rows that edges name.
 
     Every rank then computes all of it.
+
+    Args:
+        is_part: the shard lacks edges of its rows, so that a copy of it is no graph of its own.
     """
     tensors = [value for value in flat_values(args, kwargs) if isinstance(value, Tensor)]
     if any(tensor is own for tensor in tensors for own in (shard.x, shard.edge_index, shard.edge_weight)):
@@ -77,7 +80,7 @@ def is_of_another_graph(shard: Shard, args: tuple[Any, ...], kwargs: dict[str, A
     edges = next((tensor for tensor in tensors if tensor.dtype == torch.int64 and tensor.dim() == 2), None)
     if rows is None or edges is None or rows.dim() != 2 or edges.shape[0] != 2:
         return False
-    if len(shard.y) < shard.num_rows and torch.equal(edges, shard.edge_index):
+    if (is_part or len(shard.y) < shard.num_rows) and torch.equal(edges, shard.edge_index):
         return False
     # Edges of a shard with owned rows alone go beyond them: those numbers are rows of other ranks.
     return edges.numel() == 0 or int(edges.max()) < len(rows)

@@ -42,7 +42,7 @@ class NeighbourCache:
     Args:
         coder: the ways of what a refresh sends; without one, rows go as they are.
         remote: share of the edges from other ranks that mini-batches are drawn from.
-        halo: rows of others that are computed here; by default none, and `placement` is what is trained on.
+        halo: rows of others that are computed here.
         keeps_sums: cache sums of the halo's rows, and compute these rows here too; otherwise rows are cached.
         num_turns: groups of rows that are computed from sums, see RecomputingAggregator.
     """
@@ -54,7 +54,7 @@ class NeighbourCache:
         coder: RowCoder | None = None,
         *,
         remote: float = 1.0,
-        halo: KHopHalo | None = None,
+        halo: KHopHalo,
         keeps_sums: bool = False,
         num_turns: int | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class NeighbourCache:
         self._interval = 0
         self._drawn_from: Shard | None = None
         self.keeps_sums = keeps_sums
-        self.halo = halo or KHopHalo(placement, reach=1, is_whole=False)
+        self.halo = halo
         # Whose halo rows a refresh brings.
         self.placement = self.halo.placement
         self.aggregator: HistoricalAggregator = (

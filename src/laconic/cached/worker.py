@@ -13,6 +13,7 @@ from laconic.cached.neighbour_cache import NeighbourCache, warning_of_old_weight
 from laconic.cached.refresh_coder import RefreshCoder
 from laconic.cached.rehearsal import RefreshTrace, trace_refreshes
 from laconic.comm.codecs import Codec
+from laconic.errors import ConfigError
 from laconic.gradients.reductions import GradientReduction
 from laconic.graph import Shard
 from laconic.records import LedgerRecord
@@ -84,6 +85,8 @@ class CachedWorker(IntervalWorker):
         return self.cache.drawn_from
 
     def using_batch(self, batch: Shard) -> AbstractContextManager[Shard]:
+        if self.cache.keeps_sums:
+            raise ConfigError("Mini-batches read rows of neighbours, and here their sums are kept. Use keep=rows.")
         return self.attachment.using(batch, self.cache.batch_aggregator(batch))
 
     def predict_traffic(self, epoch: int = 1) -> list[LedgerRecord]:

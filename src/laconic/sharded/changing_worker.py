@@ -46,6 +46,7 @@ class ChangingWorker(ShardedWorker):
     ) -> None:
         super().__init__(traces, placement, coding, seed)
         self._edges = edges
+        self._reach = len(placement.hops)
         self._num_classes = num_classes
         self._prepare = prepare
 
@@ -65,7 +66,7 @@ class ChangingWorker(ShardedWorker):
             keep_features=self._aggregator.uses_halo_features or before.halo_x is not None,
         )
         if not change.is_empty:
-            after = with_reach(with_edges_at(changed, self._edges), len(before.hops))
+            after = with_reach(with_edges_at(changed, self._edges), self._reach)
             if self.coder is not None:
                 self._change_coder(self.coder, after)
             shard = with_hops(after.shard, after.hops, after.communicator.ledger)

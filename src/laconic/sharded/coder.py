@@ -84,7 +84,7 @@ class ExchangeCoder:
         self._epoch, self._step = 0, 0
         self._is_under_way = True
         self._calls: dict[int, int] = {}
-        self._rates: dict[int, Rates] = {}
+        self._rates: dict[int, Rates]
         self._is_same_ranks = False
         self.measured: tuple[Measured, ...] = ()
         """What each finished epoch showed, if the schedule goes by it."""
@@ -95,6 +95,7 @@ class ExchangeCoder:
         self.fetch = coded_fetch(placement, plan.codec, coding.cut.fetched)
         self.fold = coded_fold(placement, plan.codec, coding.cut.folded)
         self._fold_lists, self.coding, self.plan = _lists(placement), coding, plan
+        self._rates = {}
         self._forget_errors()
 
     def start_epoch(self, epoch: int, step: int) -> None:

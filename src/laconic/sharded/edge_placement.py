@@ -93,11 +93,11 @@ def _placed(placement: Placement, chosen: Covers, weight: Tensor | None) -> Plac
     places = [fetched[numbers] - first for numbers, first in zip(by_rank(fetched, starts), starts[:-1], strict=True)]
     asked, splits = _tell(communicator, places, limit)
     columns = AxisExchange(RowExchange(communicator, _rows_at(before, asked, splits), splits, num_own), line)
-    columns.lists.version = before.version
     came, came_weight, folding = _tell_edges(communicator, chosen, weight, before, limit)
     rows = AxisExchange(
         RowExchange(communicator, torch.from_numpy(np.concatenate(chosen.summed)), folding, num_own), line
     )
+    columns.lists.version = rows.lists.version = before.version
     block, weights = _block(placement, chosen, fetched, came, came_weight, sum(folding.receive))
     other_ids = rows.start_expand(shard.node_ids.unsqueeze(1), 1).wait().squeeze(1)
     return replace(

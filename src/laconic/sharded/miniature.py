@@ -26,7 +26,8 @@ from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import Exchanged
 
-_NUM_ROWS = 3
+NUM_ROWS = 3
+"""Rows of the miniature that a rank owns."""
 
 
 @final
@@ -116,17 +117,17 @@ def miniature_of(placement: Placement) -> Placement:
 
 def few_rows(x: Tensor, edge_weight: Tensor | None) -> Shard:
     """Returns a shard of three rows, all connected, as wide as x and of its type; weighted if weights are given."""
-    sources, rows = np.meshgrid(np.arange(_NUM_ROWS), np.arange(_NUM_ROWS))
-    adjacency = Adjacency.from_edges(sources.ravel(), rows.ravel(), _NUM_ROWS, _NUM_ROWS)
+    sources, rows = np.meshgrid(np.arange(NUM_ROWS), np.arange(NUM_ROWS))
+    adjacency = Adjacency.from_edges(sources.ravel(), rows.ravel(), NUM_ROWS, NUM_ROWS)
     adjacency = dataclasses.replace(adjacency, edge_order=None)
-    everyone = torch.ones(_NUM_ROWS, dtype=torch.bool)
+    everyone = torch.ones(NUM_ROWS, dtype=torch.bool)
     return Shard(
-        x=(torch.arange(1, _NUM_ROWS + 1)[:, None] * torch.ones(_NUM_ROWS, x.shape[1])).to(x.dtype),
-        y=torch.zeros(_NUM_ROWS, dtype=torch.int64),
+        x=(torch.arange(1, NUM_ROWS + 1)[:, None] * torch.ones(NUM_ROWS, x.shape[1])).to(x.dtype),
+        y=torch.zeros(NUM_ROWS, dtype=torch.int64),
         edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
         adjacency=adjacency,
-        node_ids=torch.arange(_NUM_ROWS),
-        num_owned=_NUM_ROWS,
+        node_ids=torch.arange(NUM_ROWS),
+        num_owned=NUM_ROWS,
         train_mask=everyone,
         val_mask=~everyone,
         test_mask=~everyone,

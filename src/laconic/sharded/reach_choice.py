@@ -18,6 +18,7 @@ import torch
 
 from laconic.attach.fixed_operators import why_not_recompute
 from laconic.attach.remembered import REMEMBERED_BYTES_LIMIT
+from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.records import LedgerRecord
 from laconic.sharded.coding import Coding
@@ -39,8 +40,8 @@ told, not measured when a run starts: ranks have to choose alike, and a run that
 """
 # Edges into rows of others that a reach chosen here may bring, for each edge of a rank.
 _MOST_OVER_OWNED = 2
-USUAL_EPOCHS = 100
-"""Epochs that set-up is divided by where their number is not known."""
+# Epochs that constants, which come once, are divided by: a run that is resumed may have more than it began with.
+_USUAL_EPOCHS = 100
 
 
 @final
@@ -50,14 +51,12 @@ class Costs:
 
     Args:
         link_mbit: speed of a rank's link.
-        num_epochs: of the run, over which constants are divided.
         coding: how messages are written; None: as they are.
         traces: of the model, on the placements that are looked at.
         trial: returns the model on a tiny graph.
     """
 
     link_mbit: float
-    num_epochs: int
     coding: Coding | None
     traces: Traces
     trial: Callable[[], Trial]
@@ -74,10 +73,13 @@ def decide_reach(placement: Placement, reach: int | None, costs: Costs) -> Place
     if placement.communicator.num_ranks == 1 or why_not_recompute(costs.traces.model) is not None:
         return placement
     chosen = _shortest(placement, costs)
-    reason = costs.trial().why_not_hops(len(chosen.hops)) if chosen.hops else None
-    if reason is None:
+    if not chosen.hops:
         return chosen
-    if placement.communicator.rank == 0:
+    reason = costs.trial().why_not_hops(len(chosen.hops))
+    # A trial that fails on one rank alone, for want of time or memory, counts for all.
+    if not largest(float(reason is not None), placement.communicator):
+        return chosen
+    if reason is not None:
         logger.info("Rows of other ranks are exchanged, not computed here: tried on a tiny graph, %s.", reason)
     return placement
 
@@ -134,17 +136,15 @@ def _seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
     if num_rows and num_rows[-1] * row_bytes > REMEMBERED_BYTES_LIMIT:
         own = math.inf
     else:
-        records, share = traffic_of(costs.traces, placement, costs.coding), 1 / costs.num_epochs
-        way = max(_num_bytes(records, way, share) for way in ("sent", "received"))
+        records, share = traffic_of(costs.traces, placement, costs.coding), 1 / _USUAL_EPOCHS
         of_hop = np.diff([shard.num_rows, *num_rows])
         # Where a rank has too few rows for hops, there is one number of operations more.
         extra = sum(int(rows) * more for rows, more in zip(of_hop, np.diff(flops), strict=False))
         # Rows of others are taken to be as sparse as those here.
         row_bytes = min(row_bytes, sparse_bytes(shard.x) / max(shard.num_rows, 1))
         features = int(of_hop.sum()) * row_bytes * share
-        own = (way + features) * 8e-6 / costs.link_mbit + extra / FLOPS_PER_SECOND
-    with placement.communicator.ledger.phase("setup"):
-        return float(placement.communicator.all_reduce(torch.tensor([own], dtype=torch.float64), op="max"))
+        own = (busiest_way(records, share) + features) * 8e-6 / costs.link_mbit + extra / FLOPS_PER_SECOND
+    return largest(own, placement.communicator)
 
 
 def _has_too_many_edges(placement: Placement) -> bool:
@@ -160,7 +160,17 @@ def _has_too_many_edges(placement: Placement) -> bool:
         return bool(communicator.all_reduce(is_too_many, op="max"))
 
 
-def _num_bytes(records: list[LedgerRecord], way: str, share: float) -> float:
-    """Returns the bytes of a training step one way, and `share` of those of set-up."""
+def busiest_way(records: list[LedgerRecord], share: float = 0.0) -> float:
+    """Returns the bytes of a training step that a rank sends, or receives, and `share` of those of set-up."""
     shares = {"forward": 1.0, "backward": 1.0, "setup": share}
-    return sum(row.num_bytes * shares.get(row.phase, 0.0) for row in records if row.direction == way)
+
+    def num_bytes(way: str) -> float:
+        return sum(row.num_bytes * shares.get(row.phase, 0.0) for row in records if row.direction == way)
+
+    return max(num_bytes("sent"), num_bytes("received"))
+
+
+def largest(value: float, communicator: Communicator) -> float:
+    """Returns the largest value of any rank; all ranks call it together."""
+    with communicator.ledger.phase("setup"):
+        return float(communicator.all_reduce(torch.tensor([value], dtype=torch.float64), op="max"))

@@ -65,12 +65,15 @@ class ShardedWorker(PlacedWorker):
     """Ranks take every step together, and rows and partial sums travel within it."""
 
     def __init__(self, traces: Traces, placement: Placement, coding: Coding | None, seed: int) -> None:
-        gradients = share_gradients(traces.model, placement.communicator)
-        self.coder: ExchangeCoder | None = None
+        plan = None
         if coding is not None:
             exchanges = traces.of(placement, is_coded=True).coded(coding.cut)
             plan = coding.rate_plan(traces.model, exchanges)
+            # First: it may be refused, and then the model is left as it was.
             plan.check(exchanges)
+        gradients = share_gradients(traces.model, placement.communicator)
+        self.coder: ExchangeCoder | None = None
+        if coding is not None and plan is not None:
             self.coder = ExchangeCoder(placement, coding, plan, seed, gradients)
         # Features are as they will stay: rows of others can come.
         shard = with_hops(placement.shard, placement.hops, placement.communicator.ledger)

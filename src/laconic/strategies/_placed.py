@@ -10,7 +10,7 @@ from torch import Tensor
 from laconic.graph import Shard
 from laconic.sharded.coding import Coding
 from laconic.sharded.placement import Placement
-from laconic.sharded.reach_choice import USUAL_EPOCHS, Costs, check_asked_reach, decide_reach
+from laconic.sharded.reach_choice import Costs, check_asked_reach, decide_reach
 from laconic.sharded.trace import Traces
 from laconic.sharded.trial import Trial
 from laconic.strategies._checks import check_plain_model
@@ -78,6 +78,5 @@ class PlacedExchanging(PlacedRows):
 
     def _with_reach(self) -> Placement:
         """Returns the placement with the rows that are computed here; all ranks call it together."""
-        num_epochs = self.run.num_epochs or USUAL_EPOCHS
-        costs = Costs(self.link_mbit, num_epochs, self.coding, self.traces, lambda: self.trial)
+        costs = Costs(self.link_mbit, self.coding, self.traces, lambda: self.trial)
         return decide_reach(self.placement, self.reach, costs)

@@ -19,6 +19,7 @@ from typing import Self, final
 
 from torch import Tensor, nn
 
+from laconic.allocation import keep_freed_memory
 from laconic.comm.communicator import Communicator
 from laconic.gradients.worker import Worker
 from laconic.graph import Graph, Shard
@@ -71,6 +72,7 @@ class Placed(ABC):
 
     def start(self, seed: int) -> Worker:
         """Hangs the kernels, and any exchange between ranks, on the model, which stays the same object."""
+        keep_freed_memory()
         worker = self._start(seed)
         if self.run.num_epochs is not None:
             worker.expect_epochs(self.run.num_epochs)

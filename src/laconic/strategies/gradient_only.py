@@ -7,6 +7,7 @@ from typing import Literal, final
 from torch import nn
 
 from laconic.attach.norms import is_over_nodes
+from laconic.cached.comparison import faster_exchange
 from laconic.cached.intervals import Intervals
 from laconic.cached.khop_halo import KHopHalo, expand_halo
 from laconic.cached.recomputing import check_keeps_sums, why_not_sums
@@ -23,6 +24,7 @@ from laconic.sharded.block import BlockMap
 from laconic.sharded.placement import place
 from laconic.specs import unknown_name
 from laconic.store import Store
+from laconic.strategies._checks import check_link
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies._placed import PlacedRows
 from laconic.strategies.base import ExpectedRun, Strategy
@@ -53,6 +55,7 @@ class GradientOnly(Strategy):
         partitioner: cuts a graph that does not come from a store.
         gradients: how gradients travel: exact, bf16, or powersgd(rank=2).
         remote: share of the edges from other ranks that mini-batches are drawn from, new ones after each refresh.
+        link_mbit: speed of a rank's link, by which the log tells where exact exchange would be faster; decides nothing.
     """
 
     refresh_every: int = 30
@@ -64,11 +67,13 @@ class GradientOnly(Strategy):
     partitioner: str = "metis"
     gradients: str = "exact"
     remote: float = 1.0
+    link_mbit: float = 1000.0
 
     def __post_init__(self) -> None:
         parse_reduction(self.gradients)
         parse_refresh_codec(self.codec)
         _check_settings(self)
+        check_link(self.link_mbit, "gradient_only")
 
     @property
     def draws_batches(self) -> bool:
@@ -137,18 +142,18 @@ class PlacedApart(PlacedRows):
 
     def _find_halo(self, keeps_sums: bool) -> KHopHalo:
         """Returns the rows of others that are computed here, and those that are cached."""
-        reach = self.settings.reach
-        if keeps_sums:
-            halo = expand_halo(self.placement, SummedCalls.of(self.run.model, self.placement).num_hops, reach)
-        else:
-            halo = expand_halo(self.placement, reach or 1, reach or 1)
+        reach, placement = self.settings.reach, self.placement
+        num_hops = SummedCalls.of(self.run.model, placement).num_hops if keeps_sums else reach or 1
+        halo = expand_halo(placement, num_hops, reach if keeps_sums else num_hops)
         if keeps_sums or self.settings.extends_rows:
             self._tell(halo.describe(keeps_sums=keeps_sums))
+        if keeps_sums and placement.communicator.num_ranks > 1:
+            self._tell(faster_exchange(self.traces, placement, halo, num_hops, self.settings.link_mbit))
         return halo
 
     def _tell(self, text: str) -> None:
         communicator = self.placement.communicator
-        if communicator.rank == 0 and communicator.num_ranks > 1:
+        if text and communicator.rank == 0 and communicator.num_ranks > 1:
             logger.info("%s", text)
 
 

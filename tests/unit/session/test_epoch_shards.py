@@ -113,10 +113,36 @@ def test_a_shard_that_was_changed_in_place_is_refused_in_training_and_evaluation
     on_ranks(NUM_RANKS, work)
 
 
-def test_evaluation_on_a_copy_of_the_epochs_edges_is_not_taken_for_another_graph(graph, on_ranks):
+@pytest.mark.parametrize("strategy", [STRATEGIES["grappa"], "grappa"])
+def test_evaluation_on_a_copy_of_the_epochs_edges_is_not_taken_for_another_graph(strategy, graph, on_ranks):
     def work(communicator):
-        session, (*_, shard) = trained(graph, STRATEGIES["grappa"], communicator)
+        session, (*_, shard) = trained(graph, strategy, communicator)
         with pytest.raises(UnsupportedModelError, match=r"Call the model with shard.x and shard.edge_index themselves"):
             session.model.eval()(shard.x.clone(), shard.edge_index.clone())
+
+    on_ranks(NUM_RANKS, work)
+
+
+@pytest.mark.parametrize("strategy", ["gradient_only(keep=sums)", "exchange(reach=1)"])
+def test_features_changed_in_place_between_two_epochs_are_refused(strategy, graph, on_ranks):
+    def work(communicator):
+        session, (*_, shard) = trained(graph, strategy, communicator)
+        shard.x[0] += 1
+
+        def go_on():
+            now = session.start_epoch(10)
+            session.model.train()(now.x, now.edge_index)
+
+        with pytest.raises(ConfigError, match="changed in place after other ranks had taken copies"):
+            go_on()
+
+    on_ranks(NUM_RANKS, work)
+
+
+def test_batches_on_cached_sums_are_refused(graph, on_ranks):
+    def work(communicator):
+        session, (*_, shard) = trained(graph, "gradient_only(keep=sums)", communicator)
+        with pytest.raises(ConfigError, match="Use keep=rows"):
+            session.worker.using_batch(shard)
 
     on_ranks(NUM_RANKS, work)

@@ -16,6 +16,7 @@ from laconic.strategies.gradient_only import GradientOnly
 
 REFUSED = {
     "refresh_every=0": "refresh_every should be 1 or more epochs; got 0.",
+    "link_mbit=0": "gradient_only: link_mbit should be above 0, such as 1000; got 0.",
     "remote=1.5": "remote should be a share from 0 to 1; got 1.5.",
     "gradients=bf17": "Unknown gradient reduction 'bf17'.",
     "keep=sum": "Unknown keep 'sum'. Choices: auto, rows, sums. Did you mean 'sums'?",
@@ -150,3 +151,18 @@ def test_settings_of_sums_are_never_left_out_of_account(spec, on_ranks, make_gra
 
     on_ranks(2, run)
     assert parse_strategy("gradient_only").draws_batches
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [("link_mbit=1e9", True), ("link_mbit=0.001", False), ("keep=rows, link_mbit=1e9", False)],
+)
+def test_the_log_says_where_exact_exchange_is_the_faster(settings, is_told, graph, on_ranks, caplog):
+    def begin(communicator):
+        start(f"gradient_only({settings})", graph, GraphSAGE(graph.num_features, 16, 3, 4).double(), communicator)
+
+    with caplog.at_level(logging.INFO):
+        on_ranks(2, begin)
+    told = [record.getMessage() for record in caplog.records if "exchange" in record.getMessage()]
+    assert len(told) == is_told
+    assert not told or told[0].startswith("The strategy exchange, which is exact, should be faster here: at 1e+09 mbit")
