@@ -164,7 +164,7 @@ def test_features_that_are_changed_in_place_are_refused_once_ranks_keep_what_was
     def run(transport):
         with transport:
             model = GCN(IN, 8, 2, OUT).double()
-            shard = start("exchange", graph, model, transport).shard
+            shard = start("exchange(reach=0)", graph, model, transport).shard
             model(shard.x, shard.edge_index)
             if transport.rank == 1:
                 shard.x.mul_(2.0)

@@ -82,7 +82,7 @@ class Worker:
         return self.attachment.using(batch)
 
     def change(self, change: GraphChange) -> Shard:
-        """Changes the graph between two epochs, and returns the shard to go on with.
+        """Changes the graph between two steps, and returns the shard to go on with.
 
         All ranks call it together.
         """

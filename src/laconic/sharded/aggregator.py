@@ -186,18 +186,22 @@ class ShardedAggregator(Aggregator):
         return self.is_remembered(x) and num_bytes <= REMEMBERED_BYTES_LIMIT
 
     def _multiply_once(self, aggregation: Linear, x: Tensor) -> Tensor:
-        operator, swap = self._operator(aggregation), self._placement.swap
-        halo, own = self._kept_halo(x), self.owned(x)
+        if self._placement.hops:
+            return self._multiply_in_hops(aggregation, x)
+        operator, swap, halo = self._operator(aggregation), self._placement.swap, self._kept_halo(x)
         with self._setup():
             if halo is not None and isinstance(operator, ShardedOperator):
-                rows = operator.multiply_while(own, x.shape[1], fetched=halo)
-            else:
-                rows = operator.multiply(swap.split(own), widest_slice(x.shape[1], self._placement.grid.pj))
-                rows = swap.join(rows, x.shape[1])
-            # Constant, so that the sums of rows that are computed here come once, from their owners.
+                return operator.multiply_while(x, x.shape[1], fetched=halo)
+            rows = operator.multiply(swap.split(x), widest_slice(x.shape[1], self._placement.grid.pj))
+            return swap.join(rows, x.shape[1])
+
+    def _multiply_in_hops(self, aggregation: Linear, x: Tensor) -> Tensor:
+        """Returns sums of constant rows: of owned rows from the rows that are here, of others from their owners."""
+        rows = self._hop_matrix(1, aggregation) @ x[: self._shard.rows_within[0]]
+        with self._setup():
             for hop in self._placement.hops:
                 rows = hop.with_rows(rows)
-            return rows
+        return rows
 
     def _hop_of(self, x: Tensor) -> int:
         """Returns how many hops of rows x has beside the owned ones."""

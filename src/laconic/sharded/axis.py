@@ -220,19 +220,15 @@ class BookedAxis(LineAxis):
     def num_others(self) -> int:
         return 0
 
-    def start_expand(self, x: Tensor, widest: int) -> Pending[Tensor]:
+    def start_expand(self, x: Tensor, widest: int = 0) -> Pending[Tensor]:
         return self._book(x, self.splits)
 
-    def start_fold(self, partial: Tensor, widest: int) -> Pending[Tensor]:
+    def start_fold(self, partial: Tensor, widest: int = 0) -> Pending[Tensor]:
         return self._book(partial, self.splits.reversed)
 
-    def start(self, x: Tensor) -> Pending[Tensor]:
-        """Books rows that go to those who need them, as a route."""
-        return self._book(x, self.splits)
-
-    def start_back(self, halo: Tensor) -> Pending[Tensor]:
-        """Books the way back."""
-        return self._book(halo, self.splits.reversed)
+    # As a route of rows.
+    start = start_expand
+    start_back = start_fold
 
     def add_folded(self, arrived: Tensor, into: Tensor) -> None:
         pass

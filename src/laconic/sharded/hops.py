@@ -143,10 +143,10 @@ class Hop:
         return torch.cat([x, self.block.columns.start_expand(x, x.shape[1]).wait()])
 
     def booked(self, before: Adjacency, weights: FloatArray | None, ledger: Ledger) -> "Hop":
-        """Returns the hop of a stage, of one empty row.
+        """Returns the hop of a miniature, of one empty row.
 
         Args:
-            before: the edges of the hop before it in the stage, or those of the stage.
+            before: the edges of the hop before it in the miniature, or those of the miniature.
         """
         num_rows = before.num_columns
         indptr = np.append(before.indptr, np.full(num_rows - before.num_rows, before.indptr[-1]))

@@ -4,17 +4,15 @@ Members: operator.py, and papers/cagnet/summa.py.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from laconic.attach.aggregator import Linear
 from laconic.comm.ledger import Ledger
 from laconic.graph import Adjacency
 from laconic.graph.operators.linear import FloatArray
+from laconic.sharded.linear_map import apply_linear
 from laconic.sharded.position import Position
 
 # Shapes: N rows of the own block, F features
@@ -61,23 +59,8 @@ class ShardedOperators(ABC):
 
 def sharded_product(matrix: ShardedMatrix, x: Tensor, widest: int, ledger: Ledger, position: Position) -> Tensor:
     """Returns M x, differentiable in x; booked at `position`."""
-    return _product(x, matrix, widest, ledger, position)
 
+    def multiply_back(grad: Tensor) -> Tensor:
+        return matrix.transposed.multiply(grad, widest)
 
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: ShardedMatrix, widest: int, ledger: Ledger, position: Position) -> Tensor:
-        ctx.step = (matrix, widest, ledger, position)
-        with position.booked(ledger):
-            return matrix.multiply(x, widest)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        matrix, widest, ledger, position = ctx.step
-        # Linear, so its gradient is a product again, and differentiable too.
-        grad = _product(grads[0], matrix.transposed, widest, ledger, position.backward)
-        return grad, None, None, None, None
-
-
-# Torch leaves `apply` untyped.
-_product: Callable[..., Tensor] = _Product.apply
+    return apply_linear(lambda rows: matrix.multiply(rows, widest), multiply_back, x, ledger, position)

@@ -6,13 +6,10 @@
 The second sum is there because every rank's loss L_q depends on y.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
 from torch import Tensor
 
 from laconic.comm.communicator import Communicator
+from laconic.sharded.linear_map import apply_linear
 from laconic.sharded.position import Position
 
 
@@ -21,20 +18,4 @@ def sum_over_ranks(communicator: Communicator, x: Tensor, position: Position) ->
 
     Each rank's x reaches the losses of all ranks, so its gradient is the sum of theirs.
     """
-    return _sum(x, communicator, position)
-
-
-class _SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, communicator: Communicator, position: Position) -> Tensor:
-        ctx.communicator, ctx.position = communicator, position
-        with position.booked(communicator.ledger):
-            return communicator.all_reduce(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _sum(grads[0], ctx.communicator, ctx.position.backward), None, None
-
-
-# Torch leaves `apply` untyped.
-_sum: Callable[..., Tensor] = _SumOverRanks.apply
+    return apply_linear(communicator.all_reduce, communicator.all_reduce, x, communicator.ledger, position)
