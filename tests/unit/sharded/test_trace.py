@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.equivalence.halo_runs import Stack
 from tests.placing import place, start
 from tests.unit.sharded.product_runs import random_graph
 from torch import nn
@@ -24,19 +25,6 @@ from laconic.sharded.trial import Trial
 
 IN, OUT = 6, 4
 GRAPH = random_graph(60, 200, num_features=IN)
-
-
-class Stack(nn.Module):
-    """Layers one after the other."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x, edge_index):
-        for layer in self.layers:
-            x = layer(x, edge_index) if hasattr(layer, "propagate") else layer(x)
-        return x
 
 
 def on_two_ranks(function):
