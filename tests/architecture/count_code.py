@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "laconic"
-CEILING = 24_370
+CEILING = 24_354
 """For now. The aim of "One engine" is the number at bfe03fd, when it began: 24,171. Cover and reach came on top."""
 
 _NO_CODE = {

@@ -208,7 +208,6 @@ class AxisExchange(LineAxis):
         return words.then(lambda flat: flat.view(-1, rows.shape[1]))
 
 
-@final
 class BookedAxis(LineAxis):
     """Books what an axis with these splits moves, and brings nothing."""
 
@@ -221,10 +220,10 @@ class BookedAxis(LineAxis):
         return 0
 
     def start_expand(self, x: Tensor, widest: int = 0) -> Pending[Tensor]:
-        return self._book(x, self.splits)
+        return self._book(x, is_back=False)
 
     def start_fold(self, partial: Tensor, widest: int = 0) -> Pending[Tensor]:
-        return self._book(partial, self.splits.reversed)
+        return self._book(partial, is_back=True)
 
     # As a route of rows.
     start = start_expand
@@ -236,7 +235,8 @@ class BookedAxis(LineAxis):
     def keep_largest(self, arrived: Tensor, into: Tensor) -> None:
         pass
 
-    def _book(self, rows: Tensor, splits: Splits) -> Pending[Tensor]:
+    def _book(self, rows: Tensor, *, is_back: bool) -> Pending[Tensor]:
+        splits = self.splits.reversed if is_back else self.splits
         book(self._ledger, splits, rows.shape[1:].numel() * rows.itemsize)
         return Pending.done(rows.new_empty(0, *rows.shape[1:]))
 

@@ -18,9 +18,10 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import Route
 from laconic.comm.ledger import Ledger
 from laconic.comm.pending import Pending
+from laconic.comm.splits import Splits
 from laconic.comm.transport.silent import SilentTransport
 from laconic.graph import Adjacency, Shard
-from laconic.sharded.axis import Axis
+from laconic.sharded.axis import Axis, BookedAxis
 from laconic.sharded.cut import Way
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement
@@ -55,34 +56,18 @@ class NotingCoder:
 
 
 @final
-class _NotedAxis(Axis):
+class _NotedAxis(BookedAxis):
+    """Notes an exchange in place of booking it."""
+
     def __init__(self, way: Way, exchanges: list[Exchanged], ledger: Ledger) -> None:
-        self._directions: tuple[Direction, Direction] = ("forward", "backward")
-        if way == "fold":
-            self._directions = ("backward", "forward")
+        super().__init__(Splits((), (), 0), ledger)
         self._way = way
         self._exchanges = exchanges
-        self._ledger = ledger
 
-    @property
-    def num_others(self) -> int:
-        return 0
-
-    def start_expand(self, x: Tensor, widest: int = 0) -> Pending[Tensor]:
-        return self._note(x, self._directions[0])
-
-    def start_fold(self, partial: Tensor, widest: int = 0) -> Pending[Tensor]:
-        return self._note(partial, self._directions[1])
-
-    def add_folded(self, arrived: Tensor, into: Tensor) -> None:
-        pass
-
-    # As a route of rows.
-    start = start_expand
-    start_back = start_fold
-
-    def _note(self, rows: Tensor, direction: Direction) -> Pending[Tensor]:
+    def _book(self, rows: Tensor, *, is_back: bool) -> Pending[Tensor]:
         _, layer = self._ledger.position
+        # Sums are folded in the forward pass, and fetched in the backward pass.
+        direction: Direction = "forward" if is_back == (self._way == "fold") else "backward"
         self._exchanges.append(Exchanged(layer, direction, rows.shape[1:].numel(), rows.dtype, self._way))
         return Pending.done(rows.new_empty(0, *rows.shape[1:]))
 
