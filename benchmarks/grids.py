@@ -13,9 +13,11 @@ but a rank's own, and 2 (p - 1) / p of an all-reduce.
 Memory: what the busiest rank holds of edges, scales, lists, features and their aggregate, counted array by array, over
 what the plan says (laconic.sharded.plan).
 
-Epochs: a GCN of 3 layers, 256 wide, on four hosts, one thread each; all grids in one run, taking turns. The bound is
-that of exchange.py: compute + wire - what runs between the start of an exchange and the wait for it. On eight hosts,
-which two cores cannot time, the same for bytes: what each rank's ledger counted against what was predicted.
+Epochs: a GCN of 3 layers, 256 wide, on four hosts, one thread each; all grids in one run, taking turns.
+The bound is that of exchange.py: compute + wire - what runs between the start of an exchange and the
+wait for it. The wire is payload at the link's rate. What an all-to-all by itself takes of that on these
+hosts is shown beside it (wire_rank.py). On eight hosts, which two cores cannot time, the same for bytes:
+what each rank's ledger counted against what was predicted.
 """
 
 import statistics
@@ -30,20 +32,25 @@ from exchange_bound import bound_of
 from graphs import random_graph
 from grids_rank import __file__ as RANK_PROGRAM
 from harness import Benchmark, Target, console, make_table
+from held import bytes_within
 from laconic.attach.aggregator import Linear
 from laconic.comm import Communicator, Ledger, run_ranks
 from laconic.comm.grid import Grid, parse_grid
 from laconic.graph import Graph
 from laconic.lab import Lab, check_requirements, parse_link
 from laconic.sharded.aggregator import ShardedAggregator
-from laconic.sharded.held import bytes_within
 from laconic.sharded.plan import held_bytes
 from laconic.strategies import parse_strategy
 from laconic.strategies.base import ExpectedRun
+from wire_rank import __file__ as WIRE_PROGRAM
 
 LINKS = ("1gbit", "100mbit")
 PRESETS = ("1d", "1d_columns", "1.5d(c=2)", "2d", "grid(pi=2, pj=2)", "feature")
-NUM_EPOCHS = {True: 2, False: 4}
+# Enough turns that a noisy moment does not decide; few where an epoch takes eight seconds.
+NUM_EPOCHS = {"1gbit": 9, "100mbit": 4}
+NUM_EPOCHS_QUICK = 2
+# Megabytes of an all-to-all, as large as those of a grid's products here.
+WIRE_MEGABYTES = 4.5
 GRAPHS = {True: ("small",), False: ("medium",)}
 MANY_HOSTS = 8
 PRESETS_OF_MANY = ("1d", "1.5d(c=2)", "1.5d_replicated(c=2)", "3d", "feature")
@@ -139,7 +146,9 @@ def measure_memory(graph: Graph, preset: str) -> dict[str, float]:
         rows = torch.ones(placed.shard.num_rows, width, requires_grad=True)
         aggregator.linear(Linear("gcn"), rows).sum().backward()
         del rows
-        auto = place("full_graph(partitioner=random)", graph, transport, ledger)
+        # A plan weighs one axis by its cover, unless it is told otherwise.
+        edges = ", edges=destination" if grid.pi == NUM_HOSTS else ""
+        auto = place(f"full_graph(partitioner=random{edges})", graph, transport, ledger)
         sizes = next(each.sizes for each in auto.plan.candidates if each.grid == grid)
         return bytes_within(aggregator), held_bytes(sizes, width, graph.x.itemsize)
 
@@ -199,6 +208,13 @@ def measure_epochs(graph: str, partition: str, link: str, num_epochs: int) -> di
         if preset == "auto":
             numbers |= {f"auto {axis}": size for axis, size in axes_of(hosts[0]["chosen"]).items()}
     return numbers
+
+
+def measure_wire(link: str) -> dict[str, float]:
+    """Returns what an all-to-all alone takes, over its payload at the link's rate."""
+    command = [sys.executable, WIRE_PROGRAM, str(parse_link(link) // 10**6), str(WIRE_MEGABYTES)]
+    with Lab(hosts=NUM_HOSTS, link=link) as lab:
+        return {"over payload": read_findings(lab.run(command, capture=True))}
 
 
 def axes_of(grid: str) -> dict[str, int]:
@@ -313,10 +329,15 @@ def main() -> None:
     show_words(benchmark)
     show_memory(benchmark)
     wrong = show_many_hosts(benchmark)
+    for link in LINKS:
+        taken = benchmark.cell(f"wire, {link}", lambda k=link: measure_wire(k))["over payload"]
+        benchmark.figures[f"{link}: an all-to-all alone over its payload"] = taken
+        console.print(f"{link}: an all-to-all alone takes {taken:.2f}x its payload at the link's rate")
+    num_epochs = dict.fromkeys(LINKS, NUM_EPOCHS_QUICK) if benchmark.quick else NUM_EPOCHS
     for graph, parts, link in cells(benchmark.quick):
         numbers = benchmark.cell(
             f"{graph}, {parts}, {link}",
-            lambda g=graph, p=parts, k=link: measure_epochs(g, p, k, NUM_EPOCHS[benchmark.quick]),
+            lambda g=graph, p=parts, k=link: measure_epochs(g, p, k, num_epochs[k]),
         )
         show_epochs(benchmark, graph, parts, link, numbers)
         wrong += numbers["not as predicted"]

@@ -1,15 +1,16 @@
 """Would exact exchange be faster than computing rows of other ranks here? By a count, as a reach is.
 
-    exchange        8 (bytes of rows and their gradients, on the busiest way of the busiest rank) / link
+    exchange        8 (bytes of rows and their gradients, on the busiest way of the busiest rank) c / link
     gradient_only   (rows of others that a step computes, of the busiest rank) (operations of a row) / speed
 
-Exchange is counted with edges at their destinations. A cover moves fewer bytes, so that exchange may be faster where
-this does not say so, and is not slower where it does.
+c is the share of halo rows that a cover leaves, in rows and partial sums, of the rank for which they are the most. A
+reach spares further bytes, so that exchange may be faster where this does not say so, and is not slower where it does.
 """
 
 from laconic.cached.khop_halo import KHopHalo
 from laconic.cached.turns import halo_seen
 from laconic.errors import UnsupportedModelError
+from laconic.sharded.edge_placement import find_covers
 from laconic.sharded.miniature import NUM_ROWS
 from laconic.sharded.placement import Placement
 from laconic.sharded.reach_choice import FLOPS_PER_SECOND, busiest_way, largest
@@ -32,7 +33,10 @@ def faster_exchange(traces: Traces, placement: Placement, halo: KHopHalo, num_ho
     seen = halo_seen(shard.adjacency, shard.train_mask.numpy(), num_hops)
     num_computed = shard.num_rows - placement.shard.num_rows + len(shard.halo_ids if seen is None else seen)
     computed = largest(num_computed * trace.flops / NUM_ROWS / FLOPS_PER_SECOND, placement.communicator)
-    exchanged = largest(busiest_way(trace.records(1)) * 8e-6 / link_mbit, placement.communicator)
+    covers, num_halo = find_covers(placement, "cover"), placement.exchange.num_received
+    num_vectors = num_halo if covers is None else int(covers.counts[:2].sum())
+    share = largest(num_vectors, placement.communicator) / max(largest(num_halo, placement.communicator), 1.0)
+    exchanged = largest(busiest_way(trace.records(1)), placement.communicator) * share * 8e-6 / link_mbit
     if exchanged >= computed:
         return ""
     return (

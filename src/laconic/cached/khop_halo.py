@@ -114,25 +114,18 @@ def _placed(placement: Placement, known: KnownEdges, ways: list[RowExchange]) ->
     for way in ways:
         x, node_ids = (torch.cat([rows, way.start(rows).wait()]) for rows in (x, node_ids))
     exchange = known.way_to(halo, communicator)
-    adjacency, _, weights = replace(known, place_of=np.append(known.place_of, halo)).compressed(num_rows)
+    adjacency, weight = replace(known, place_of=np.append(known.place_of, halo)).compressed(num_rows)
     further = replace(
         shard,
         x=x,
-        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        edge_index=adjacency.edge_index,
         adjacency=adjacency,
         node_ids=node_ids,
-        edge_weight=None if weights is None else torch.from_numpy(weights).to(shard.edge_weight),
+        edge_weight=weight,
         halo_ids=exchange.start(node_ids).wait(),
     )
-    return at_destinations(
-        further,
-        exchange,
-        # Whether features are few enough to keep their sums is asked of own rows, with and without others.
-        largest_num_rows=placement.largest_num_rows,
-        largest_num_columns=int(largest[1]),
-        num_nodes=placement.num_nodes,
-        num_train=placement.num_train,
-    )
+    # The most rows stay those of ranks: whether features are few enough to keep their sums is asked of own rows.
+    return replace(at_destinations(placement, further, exchange), largest_num_columns=int(largest[1]))
 
 
 def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Sequence[int]) -> Shard:
@@ -158,7 +151,7 @@ def with_halo_rows(shard: Shard, halo_features: Tensor, *, share: float, key: Se
     return replace(
         shard,
         x=torch.cat([shard.x, halo_features]),
-        edge_index=torch.from_numpy(np.stack([extended.indices, extended.row_of_edge]).astype(np.int64)),
+        edge_index=extended.edge_index,
         adjacency=extended,
         node_ids=shard.source_ids,
         edge_weight=weight,

@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from laconic.kernels.compress import compress_edges
+from laconic.kernels.compress import as_indices, compress_edges
 
 IntArray = NDArray[np.int32] | NDArray[np.int64]
 
@@ -45,6 +47,16 @@ class Adjacency:
         indptr, indices, order = compress_edges(sources, destinations, num_rows, num_columns)
         return Adjacency(indptr, indices, num_columns, order)
 
+    def part(self, mask: NDArray[np.bool_], rows: slice, columns: slice) -> "Adjacency":
+        """Returns some edges, all of them between `rows` and `columns`, numbered from the first of each, in this order.
+
+        Args:
+            mask: which edges, (E,).
+        """
+        (first_row, end_row, _), (first, end, _) = rows.indices(self.num_rows), columns.indices(self.num_columns)
+        before = np.append(0, np.cumsum(mask))[self.indptr[first_row : end_row + 1]]
+        return Adjacency(before, as_indices(self.indices[mask] - first, end - first), end - first)
+
     @property
     def num_rows(self) -> int:
         return len(self.indptr) - 1
@@ -63,6 +75,11 @@ class Adjacency:
         """The destination of each edge, (E,)."""
         rows = np.arange(self.num_rows, dtype=self.indices.dtype)
         return np.repeat(rows, self.row_degrees)  # type: ignore[return-value]
+
+    @property
+    def edge_index(self) -> Tensor:
+        """The source and the destination of each edge, as PyG has them, in this order, int64, (2, E)."""
+        return torch.from_numpy(np.stack([self.indices, self.row_of_edge]).astype(np.int64))
 
     @cached_property
     def transposed(self) -> "Adjacency":

@@ -94,11 +94,10 @@ class NeighbourSampler:
         graph = self.graph
         owned, nothing = (torch.from_numpy(np.zeros(len(nodes), bool)) for _ in range(2))
         owned[:num_owned] = True
-        ends = np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)
         return Shard(
             x=_take(graph.x, nodes),
             y=_take(self._y, nodes),
-            edge_index=torch.from_numpy(ends),
+            edge_index=adjacency.edge_index,
             adjacency=adjacency,
             node_ids=_take(graph.node_ids, nodes),
             num_owned=num_owned,

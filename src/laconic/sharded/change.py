@@ -71,9 +71,8 @@ def change_placement(
             step.halo_features(shard.x, exchange) if keep_features and num_bytes <= REMEMBERED_BYTES_LIMIT else None
         )
     num_left = placement.num_nodes - len(change.remove_nodes)
-    return at_destinations(
-        shard,
-        exchange,
+    return replace(
+        at_destinations(placement, shard, exchange),
         largest_num_rows=largest[0],
         largest_num_columns=sum(largest),
         num_nodes=num_left + len(change.new_ids),
@@ -222,7 +221,7 @@ class _Step:
         return replace(
             shard,
             **columns,
-            edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+            edge_index=adjacency.edge_index,
             adjacency=adjacency,
             node_ids=torch.from_numpy(self._node_ids),
             num_owned=len(self._node_ids),

@@ -95,23 +95,18 @@ class Covers:
     is_summed_edge: BoolArray
 
     @staticmethod
-    def of(
-        remote: Adjacency, num_halo: Sequence[int], edges: EdgePlace, summed: list[IntArray] | None = None
-    ) -> "Covers":
+    def of(remote: Adjacency, num_halo: Sequence[int], edges: EdgePlace) -> "Covers":
         """Places the edges.
 
         Args:
             num_halo: halo rows of each rank, which stand in the order of ranks, (P,).
-            summed: as above, where it is known.
         """
         starts = np.append(0, np.cumsum(num_halo))
         rows, columns = remote.row_of_edge, remote.indices
         found, is_summed_edge = [], np.zeros(remote.num_edges, bool)
         for peer, numbers in enumerate(by_rank(columns, starts)):
             is_summed = np.zeros(remote.num_rows, bool)
-            if summed is not None:
-                is_summed[summed[peer]] = True
-            elif edges == "source":
+            if edges == "source":
                 is_summed[rows[numbers]] = True
             else:
                 indptr = np.append(0, np.cumsum(np.bincount(rows[numbers], minlength=remote.num_rows)))

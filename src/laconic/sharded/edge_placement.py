@@ -22,13 +22,14 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.exchange import RowExchange
 from laconic.comm.splits import Splits
 from laconic.graph import Adjacency
-from laconic.kernels.compress import as_indices, compress_edges
+from laconic.graph.operators.linear import FloatArray
+from laconic.kernels.compress import as_indices
 from laconic.sharded.axis import AxisExchange
+from laconic.sharded.block import as_numbers, compressed
 from laconic.sharded.cover import Covers, EdgePlace, by_rank, cover_bytes
 from laconic.sharded.normalize import BlockOperators
 from laconic.sharded.placement import Placement, at_destinations
 from laconic.sharded.plan import EDGE_BYTES, NODE_BYTES, memory_limit
-from laconic.sharded.quarters import Quarters
 from laconic.units import format_bytes
 
 # Shapes: N owned rows, H halo rows, E edges from halo rows, P ranks
@@ -38,36 +39,51 @@ logger = logging.getLogger(__name__)
 IntArray = NDArray[np.int64]
 
 
-def with_edges_at(placement: Placement, edges: EdgePlace, summed: list[IntArray] | None = None) -> Placement:
-    """Returns a placement of one axis with its edges between ranks placed by `edges`; all ranks call it together.
+def with_edges_at(placement: Placement, edges: EdgePlace) -> Placement:
+    """Returns a placement of one axis with its edges between ranks placed by `edges`; all ranks call it together."""
+    return with_covers(placement, find_covers(placement, edges))
 
-    The shard, its edges and the way to their sources stay: attention reads them. What changes are the matrices of fixed
-    operators. The edges stay with their destinations where a cover saves no vector on any rank, or would not fit into
-    the memory of one, which is told.
 
-    Traffic, phase "setup": a number for each row that is still fetched, and for each edge that moves; its weight.
+def find_covers(placement: Placement, edges: EdgePlace) -> Covers | None:
+    """Returns who serves the edges between ranks, or None: their destinations; all ranks call it together.
 
-    Args:
-        summed: as Covers has it, where the cover is known.
+    The edges stay with their destinations where a cover saves no vector on any rank, or would not fit into the memory
+    of one, which is told.
     """
     shard, communicator = placement.shard, placement.communicator
     with communicator.ledger.phase("setup"):
         if edges == "destination" or (edges == "cover" and not _fits(placement)):
-            return _at_destinations(placement)
-        quarters = Quarters.of(shard.adjacency, shard.num_rows)
-        chosen = Covers.of(quarters.own_other, placement.exchange.splits.receive, edges, summed)
+            return None
+        remote = shard.adjacency.part(_is_cut(placement), slice(shard.num_rows), slice(shard.num_rows, None))
+        chosen = Covers.of(remote, placement.exchange.splits.receive, edges)
         saved = torch.tensor([placement.exchange.num_received - int(chosen.counts[:2].sum())])
-        if edges == "cover" and communicator.all_reduce(saved, op="max") <= 0:
-            return _at_destinations(placement)
-        weight = None if shard.edge_weight is None else shard.edge_weight[torch.from_numpy(quarters.masks[1])]
-        return _placed(placement, chosen, weight)
+        return None if edges == "cover" and communicator.all_reduce(saved, op="max") <= 0 else chosen
+
+
+def with_covers(placement: Placement, covers: Covers | None) -> Placement:
+    """Returns a placement of one axis with its edges between ranks placed by `covers`; all ranks call it together.
+
+    The shard, its edges and the way to their sources stay: attention reads them. What changes are the matrices of fixed
+    operators.
+
+    Traffic, phase "setup": a number for each row that is still fetched, and for each edge that moves; its weight.
+    """
+    with placement.communicator.ledger.phase("setup"):
+        if covers is None:
+            return at_destinations(placement, placement.shard, placement.exchange)
+        return _placed(placement, covers)
+
+
+def _is_cut(placement: Placement) -> NDArray[np.bool_]:
+    """Returns which edges come from another rank's row, (E,)."""
+    return placement.shard.adjacency.indices >= placement.shard.num_rows
 
 
 def _fits(placement: Placement) -> bool:
     """Whether the cover fits into the memory of every rank, beside what is held there; the same on all ranks."""
     shard, communicator = placement.shard, placement.communicator
     held = shard.adjacency.num_edges * EDGE_BYTES + shard.num_sources * NODE_BYTES + shard.x.nbytes
-    needed = held + cover_bytes(int((shard.adjacency.indices >= shard.num_rows).sum()), shard.num_sources)
+    needed = held + cover_bytes(int(_is_cut(placement).sum()), shard.num_sources)
     most, limit = int(communicator.all_reduce(torch.tensor([needed]), op="max")), memory_limit(communicator)
     if most > limit and communicator.rank == 0:
         logger.warning(
@@ -79,13 +95,7 @@ def _fits(placement: Placement) -> bool:
     return most <= limit
 
 
-def _at_destinations(placement: Placement) -> Placement:
-    stays = ("largest_num_rows", "largest_num_columns", "num_nodes", "num_train", "halo_x")
-    return at_destinations(placement.shard, placement.exchange, **{name: getattr(placement, name) for name in stays})
-
-
-def _placed(placement: Placement, chosen: Covers, weight: Tensor | None) -> Placement:
-    """Returns the placement with the edges moved; all ranks call it together."""
+def _placed(placement: Placement, chosen: Covers) -> Placement:
     communicator, shard, before = placement.communicator, placement.shard, placement.exchange
     num_own, line, starts = shard.num_rows, range(communicator.num_ranks), chosen.starts
     limit = before.splits.largest
@@ -93,6 +103,7 @@ def _placed(placement: Placement, chosen: Covers, weight: Tensor | None) -> Plac
     places = [fetched[numbers] - first for numbers, first in zip(by_rank(fetched, starts), starts[:-1], strict=True)]
     asked, splits = _tell(communicator, places, limit)
     columns = AxisExchange(RowExchange(communicator, _rows_at(before, asked, splits), splits, num_own), line)
+    weight = None if shard.edge_weight is None else shard.edge_weight[torch.from_numpy(_is_cut(placement))]
     came, came_weight, folding = _tell_edges(communicator, chosen, weight, before, limit)
     rows = AxisExchange(
         RowExchange(communicator, torch.from_numpy(np.concatenate(chosen.summed)), folding, num_own), line
@@ -155,25 +166,21 @@ def _block(
     came: tuple[IntArray, IntArray],
     came_weight: Tensor | None,
     num_sums: int,
-) -> tuple[Adjacency, NDArray[np.float64] | None]:
+) -> tuple[Adjacency, FloatArray | None]:
     """Returns the edges that this rank holds, and their weights: edges within, edges that stayed, edges that came."""
     shard = placement.shard
     num_own = shard.num_rows
     adjacency = shard.adjacency
-    is_kept = adjacency.indices < num_own
-    is_kept[np.flatnonzero(~is_kept)] = ~chosen.is_summed_edge
+    is_kept = ~_is_cut(placement)
+    is_kept[~is_kept] = ~chosen.is_summed_edge
     column_of = np.full(shard.num_sources, -1)
     column_of[:num_own] = np.arange(num_own)
     column_of[num_own + fetched] = num_own + np.arange(len(fetched))
     sums, sources = came
     all_rows = np.append(adjacency.row_of_edge[is_kept].astype(np.int64), num_own + sums)
     all_columns = np.append(column_of[adjacency.indices[is_kept]], sources)
-    num_rows = num_own + num_sums
-    num_columns = num_own + len(fetched)
-    indptr, indices, order = compress_edges(all_columns, all_rows, num_rows, num_columns)
-    weights = None
-    if shard.edge_weight is not None:
-        assert came_weight is not None
-        together = torch.cat([shard.edge_weight[torch.from_numpy(is_kept)], came_weight])
-        weights = together[torch.from_numpy(order.astype(np.int64))].detach().double().numpy()
-    return Adjacency(indptr, indices, num_columns), weights
+    weight = None
+    if shard.edge_weight is not None and came_weight is not None:
+        weight = torch.cat([shard.edge_weight[torch.from_numpy(is_kept)], came_weight])
+    block, weight = compressed((all_columns, all_rows, weight), (num_own + num_sums, num_own + len(fetched)))
+    return block, as_numbers(weight)

@@ -29,8 +29,9 @@ from laconic.comm.splits import Splits
 from laconic.graph import Adjacency, Shard
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
-from laconic.kernels.compress import as_indices, compress_edges
+from laconic.kernels.compress import as_indices
 from laconic.sharded.axis import AxisExchange, PlacedAxis
+from laconic.sharded.block import as_numbers, compressed
 from laconic.sharded.chunk_map import by_owner
 from laconic.sharded.node_owners import Numbers
 from laconic.sharded.normalize import BlockOperators
@@ -183,8 +184,9 @@ def find_hops(
             edges = replace(edges, place_of=np.concatenate([edges.place_of, places, np.full(is_empty, -number)]))
             line = range(communicator.num_ranks)
             nothing = AxisExchange(RowExchange.of_nothing(communicator, num_before), line)
-            block = BlockOperators(*edges.compressed(num_before), HopAxis(AxisExchange(lists, line), is_empty), nothing)
-            found.append(Hop(block, came))
+            adjacency, weight = edges.compressed(num_before)
+            axes = HopAxis(AxisExchange(lists, line), is_empty), nothing
+            found.append(Hop(BlockOperators(adjacency, num_before, as_numbers(weight), *axes), came))
             if number < reach:
                 ids = torch.cat([ids, came])
                 edges = edges.with_edges_into(lists)
@@ -221,15 +223,11 @@ class KnownEdges:
         place_of = np.append(own, lists.start(torch.from_numpy(own)).wait().numpy())
         return KnownEdges(starts, adjacency, own, place_of[adjacency.indices], own[adjacency.row_of_edge], weight)
 
-    def compressed(self, num_rows: int) -> tuple[Adjacency, int, FloatArray | None]:
-        """Returns the edges by rows, the number of rows, and the weights of the edges in that order."""
-        numbers, num_columns = Numbers(self.place_of), len(self.place_of)
-        columns, rows = numbers.of(self.sources), numbers.of(self.destinations)
-        indptr, indices, order = compress_edges(columns, rows, num_rows, num_columns)
-        weights = None
-        if self.weight is not None:
-            weights = self.weight[torch.from_numpy(order.astype(np.int64))].detach().double().numpy()
-        return Adjacency(indptr, indices, num_columns), num_rows, weights
+    def compressed(self, num_rows: int) -> tuple[Adjacency, Tensor | None]:
+        """Returns the edges by rows, and their weights in that order."""
+        numbers = Numbers(self.place_of)
+        edges = numbers.of(self.sources), numbers.of(self.destinations), self.weight
+        return compressed(edges, (num_rows, len(self.place_of)))
 
     @property
     def beyond(self) -> IntArray:

@@ -109,7 +109,7 @@ def few_rows(x: Tensor, edge_weight: Tensor | None) -> Shard:
     return Shard(
         x=(torch.arange(1, NUM_ROWS + 1)[:, None] * torch.ones(NUM_ROWS, x.shape[1])).to(x.dtype),
         y=torch.zeros(NUM_ROWS, dtype=torch.int64),
-        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        edge_index=adjacency.edge_index,
         adjacency=adjacency,
         node_ids=torch.arange(NUM_ROWS),
         num_owned=NUM_ROWS,

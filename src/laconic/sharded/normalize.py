@@ -12,12 +12,14 @@ are partial sums: they are folded to the rows' owners, (R,) -> (N,), once, at se
 rows and columns that others own are then fetched, (N,) -> (R,) and (N,) -> (C,).
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from laconic.attach.aggregator import Linear
 from laconic.comm.ledger import Ledger
@@ -32,21 +34,58 @@ from laconic.sharded.quarters import Quarters
 # Shapes: N nodes of the own block, R rows, C columns, E edges
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Factors:
-    """The factors of a matrix on a block, as LinearOperator has them; the diagonal is of the own rows."""
+class OwnFactors(NamedTuple):
+    """The factors of a matrix at the own nodes, (N,) each, or None: scales of rows and of columns, and the diagonal."""
 
-    values: FloatArray | None
     row_scale: FloatArray | None = None
     column_scale: FloatArray | None = None
     diagonal: FloatArray | None = None
-    skip_loops: bool = False
+
+
+class NormalisedOperators(ShardedOperators):
+    """Makes matrices whose factors come from sums over the edges of all ranks."""
+
+    weights: FloatArray | None
+
+    def own_factors(self, aggregation: Linear, num_own: int) -> OwnFactors:
+        """Returns the factors of the N own nodes, as `graph.normalize` has them; all ranks call it together."""
+        assert self.weights is not None or not aggregation.weighted
+        if aggregation.kind == "sum":
+            own_weight = aggregation.own_weight
+            return OwnFactors(diagonal=None if own_weight is None else np.full(num_own, own_weight))
+        if aggregation.kind == "mean":
+            degrees = self._summed(self.adjacency.row_degrees.astype(np.float64))
+            return OwnFactors(row_scale=1.0 / np.maximum(degrees, 1))
+        rows, loops = self.adjacency.row_of_edge, np.full(num_own, aggregation.loop_weight)
+        weights = self.weights if aggregation.weighted else None
+        weights = np.ones(self.adjacency.num_edges) if weights is None else weights
+        if aggregation.self_loops:
+            is_loop = self._is_loop(self.adjacency)
+            loops[rows[is_loop]] = weights[is_loop]
+            loops = self._of_loops(loops, aggregation.loop_weight)
+            weights = np.where(is_loop, 0.0, weights)
+        degrees = self._summed(np.bincount(rows, weights=weights, minlength=self.adjacency.num_rows).astype(np.float64))
+        if not aggregation.self_loops:
+            return OwnFactors(scale := inverse_square_root(degrees), scale)
+        scale = inverse_square_root(degrees + loops)
+        return OwnFactors(scale, scale, diagonal=loops * scale**2)
+
+    @abstractmethod
+    def _summed(self, partial: FloatArray) -> FloatArray:
+        """Returns the sums over ranks of a number per row, (R,), for the own nodes, (N,)."""
+
+    @abstractmethod
+    def _is_loop(self, adjacency: Adjacency) -> NDArray[np.bool_]:
+        """Returns which edges are loops, (E,)."""
+
+    def _of_loops(self, here: FloatArray, loop_weight: float) -> FloatArray:
+        """Returns the weights of the own nodes' loops, (N,), of those that have their edge here."""
+        return here
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class BlockOperators(ShardedOperators):
+class BlockOperators(NormalisedOperators):
     """Makes operators on a block.
 
     Args:
@@ -74,70 +113,46 @@ class BlockOperators(ShardedOperators):
         return Quarters.of(self.adjacency, self.num_own)
 
     def of(self, aggregation: Linear) -> ShardedOperator:
-        return self._cut(self._factors(aggregation))
+        return self._cut(self.whole(aggregation))
 
     def whole(self, aggregation: Linear) -> LinearOperator:
-        """Returns the matrix of all edges held here, (R x C), whose rows are all own rows: sums stay here."""
-        return LinearOperator(self.adjacency, **vars(self._factors(aggregation)))
-
-    def _factors(self, aggregation: Linear) -> "_Factors":
-        values = self.weights if aggregation.weighted else None
-        assert values is not None or not aggregation.weighted
-        if aggregation.kind == "sum":
-            own_weight = aggregation.own_weight
-            return _Factors(values, diagonal=None if own_weight is None else np.full(self.num_own, own_weight))
-        if aggregation.kind == "mean":
-            degrees = self._summed(self.adjacency.row_degrees.astype(np.float64))
-            return _Factors(values, row_scale=self._for_rows(1.0 / np.maximum(degrees, 1)))
-        return self._gcn(aggregation, values)
-
-    def _gcn(self, aggregation: Linear, values: FloatArray | None) -> "_Factors":
-        """As `graph.normalize.gcn_operator`, whose rows have all their edges."""
-        num_own, rows, columns = self.num_own, self.adjacency.row_of_edge, self.adjacency.indices
-        weights = np.ones(self.adjacency.num_edges) if values is None else values
-        loops = np.full(num_own, aggregation.loop_weight)
-        if aggregation.self_loops:
-            # A loop's row and column are the same node, so both are in the own block, where numbers are the same too.
-            is_loop = (rows == columns) & (rows < num_own)
-            loops[rows[is_loop]] = weights[is_loop]
-            weights = np.where(is_loop, 0.0, weights)
-        degrees = self._summed(np.bincount(rows, weights=weights, minlength=self.adjacency.num_rows).astype(np.float64))
-        scale = inverse_square_root(degrees + loops if aggregation.self_loops else degrees)
-        return _Factors(
-            values,
-            row_scale=self._for_rows(scale),
-            column_scale=self._for_columns(scale),
-            diagonal=loops * scale**2 if aggregation.self_loops else None,
-            skip_loops=aggregation.self_loops,
+        """Returns the matrix of all edges held here, (R x C), with the diagonal of the own rows."""
+        own = self.own_factors(aggregation, self.num_own)
+        return LinearOperator(
+            self.adjacency,
+            self.weights if aggregation.weighted else None,
+            None if own.row_scale is None else _with_others(self.rows, own.row_scale),
+            None if own.column_scale is None else _with_others(self.columns, own.column_scale),
+            own.diagonal,
+            skip_loops=own.diagonal is not None and aggregation.kind == "gcn",
         )
 
     def _summed(self, partial: FloatArray) -> FloatArray:
-        """Returns the sums over ranks of a number per row, (R,), for the own block, (N,)."""
         numbers = torch.from_numpy(partial).unsqueeze(1)
         own = numbers[: self.num_own].clone()
         self.rows.add_folded(self.rows.start_fold(numbers[self.num_own :], 1).wait(), own)
         return own.squeeze(1).numpy()
 
-    def _for_rows(self, own: FloatArray) -> FloatArray:
-        return _with_others(self.rows, own)
+    def _is_loop(self, adjacency: Adjacency) -> NDArray[np.bool_]:
+        # A loop's row and column are the same node, so both are in the own block, where numbers are the same too.
+        rows = adjacency.row_of_edge
+        is_loop: NDArray[np.bool_] = (rows == adjacency.indices) & (rows < self.num_own)
+        return is_loop
 
-    def _for_columns(self, own: FloatArray) -> FloatArray:
-        return _with_others(self.columns, own)
-
-    def _cut(self, factors: "_Factors") -> ShardedOperator:
+    def _cut(self, whole: LinearOperator) -> ShardedOperator:
         own, other, quarters = slice(0, self.num_own), slice(self.num_own, None), self.quarters
 
         def quarter(number: int, adjacency: Adjacency, rows: slice, columns: slice) -> LinearOperator:
             # A row's own features, and loops, are in the own block.
             is_own = number == 0
-            values, row_scale, column_scale = factors.values, factors.row_scale, factors.column_scale
+            values, row_scale, column_scale = whole.values, whole.row_scale, whole.column_scale
             return LinearOperator(
                 adjacency,
                 None if values is None else values[quarters.masks[number]],
                 None if row_scale is None else row_scale[rows],
                 None if column_scale is None else column_scale[columns],
-                factors.diagonal if is_own else None,
-                factors.skip_loops and is_own,
+                whole.diagonal if is_own else None,
+                whole.skip_loops and is_own,
             )
 
         return ShardedOperator(

@@ -12,7 +12,6 @@ fetch), edges in blocks are the process grids.
 from dataclasses import dataclass, replace
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,40 +107,23 @@ def sharing_features(placement: Placement, shard: Shard) -> Placement:
     return replace(placement, shard=replace(placement.shard, x=shard.x[: placement.shard.num_rows]))
 
 
-def at_destinations(
-    shard: Shard,
-    exchange: RowExchange,
-    *,
-    largest_num_rows: int,
-    largest_num_columns: int,
-    num_nodes: int,
-    num_train: int,
-    halo_x: Tensor | None = None,
-) -> Placement:
-    """Returns the placement of a shard that has all edges into its rows: halo exchange.
+def at_destinations(before: Placement, shard: Shard, exchange: RowExchange) -> Placement:
+    """Returns a placement of one axis with a shard that has all edges into its rows: halo exchange.
 
     Args:
         exchange: brings the shard's halo rows.
     """
-    communicator, num_rows = exchange.communicator, shard.num_rows
-    line = range(communicator.num_ranks)
+    line = range(exchange.communicator.num_ranks)
     columns = AxisExchange(exchange, line)
-    weight = shard.edge_weight
-    rows = AxisExchange(RowExchange.of_nothing(communicator, num_rows), line)
-    return Placement(
+    rows = AxisExchange(RowExchange.of_nothing(exchange.communicator, shard.num_rows), line)
+    return replace(
+        before,
         shard=shard,
-        communicator=communicator,
-        grid=Grid(pi=communicator.num_ranks),
-        operators=BlockOperators(shard.adjacency, num_rows, as_numbers(weight), columns, rows),
+        operators=BlockOperators(shard.adjacency, shard.num_rows, as_numbers(shard.edge_weight), columns, rows),
         sources=columns,
         row_ids=shard.node_ids,
         column_ids=shard.source_ids,
-        swap=NoSwap(),
-        largest_num_rows=largest_num_rows,
-        largest_num_columns=largest_num_columns,
-        num_nodes=num_nodes,
-        num_train=num_train,
-        halo_x=halo_x,
+        hops=(),
     )
 
 
@@ -182,7 +164,7 @@ def place(
     shard = Shard(
         x=_join([chunk.features() for chunk in chunks]),
         y=_join([chunk.tensor("y") for chunk in chunks]),
-        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        edge_index=adjacency.edge_index,
         adjacency=adjacency,
         node_ids=_join([chunk.tensor("node_ids") for chunk in chunks]),
         num_owned=block_map.own_sizes[rank],

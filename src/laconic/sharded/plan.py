@@ -4,7 +4,7 @@
     plan.best.grid, plan.table()
 
 Seconds are those of all products of an epoch of the model: the local products and what travels, without what overlaps.
-They serve to compare grids, not to foretell an epoch. Where no model is known, of one product as wide as the features.
+They serve to compare grids, not to foretell an epoch.
 """
 
 import os
@@ -72,8 +72,7 @@ class Plan:
 
     def table(self, most: int = 12) -> str:
         """Returns a line for each grid, for people."""
-        unit = "epoch" if self.workload.is_of_model else "product"
-        lines = [f"    {'pi pk pj':>12}  {f'words/{unit}':>14}  {'memory':>10}  {f'time/{unit}':>12}"]
+        lines = [f"    {'pi pk pj':>12}  {'words/epoch':>14}  {'memory':>10}  {'time/epoch':>12}"]
         for candidate in self.candidates[:most]:
             grid = candidate.grid
             lines.append(

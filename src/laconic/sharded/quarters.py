@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.graph import Adjacency
-from laconic.kernels.compress import compress_edges
 
 # Shapes: N nodes of the own block, R' rows and C' columns of others
 
@@ -34,15 +33,8 @@ class Quarters:
 
     @staticmethod
     def of(adjacency: Adjacency, num_own: int) -> "Quarters":
-        rows, columns = adjacency.row_of_edge, adjacency.indices
-        num_rows, num_columns = adjacency.num_rows - num_own, adjacency.num_columns - num_own
-        is_other_row, is_other_column = rows >= num_own, columns >= num_own
-
-        def compress(mask: NDArray[np.bool_], first: tuple[int, int], shape: tuple[int, int]) -> Adjacency:
-            # Sorted already: compressing keeps the order, so values per edge can be split by the same mask.
-            indptr, indices, _ = compress_edges(columns[mask] - first[1], rows[mask] - first[0], *shape)
-            return Adjacency(indptr, indices, shape[1])
-
+        own, other = slice(num_own), slice(num_own, None)
+        is_other_row, is_other_column = adjacency.row_of_edge >= num_own, adjacency.indices >= num_own
         masks = (
             ~is_other_row & ~is_other_column,
             ~is_other_row & is_other_column,
@@ -50,9 +42,9 @@ class Quarters:
             is_other_row & is_other_column,
         )
         return Quarters(
-            compress(masks[0], (0, 0), (num_own, num_own)),
-            compress(masks[1], (0, num_own), (num_own, num_columns)),
-            compress(masks[2], (num_own, 0), (num_rows, num_own)),
-            compress(masks[3], (num_own, num_own), (num_rows, num_columns)),
+            adjacency.part(masks[0], own, own),
+            adjacency.part(masks[1], own, other),
+            adjacency.part(masks[2], other, own),
+            adjacency.part(masks[3], other, other),
             masks,
         )

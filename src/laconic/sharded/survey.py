@@ -1,10 +1,10 @@
 """What every grid would move and hold on a given graph, counted before one is chosen.
 
-Each rank reads the edges into its own rows, tells the owners of their sources, and so knows of each of its nodes which
-ranks have an edge from it, and which ranks have an edge to it. From that the rows of every grid follow, exactly.
+On one axis each rank has the edges into its own rows, and knows which of its rows others fetch. So it knows of each of
+its nodes which ranks have an edge from it, and which ranks have an edge to it. From that the rows of every grid follow,
+exactly.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -12,16 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from laconic.comm.communicator import Communicator
-from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Grid, all_grids
-from laconic.graph import Adjacency
-from laconic.kernels.compress import compress_edges
-from laconic.sharded.axis import wanted_of_line
-from laconic.sharded.block import BlockMap
-from laconic.sharded.chunk_map import ChunkMap
 from laconic.sharded.cover import Covers
-from laconic.store import Chunk
+from laconic.sharded.placement import Placement
 
 # Shapes: N own rows, P ranks
 
@@ -52,35 +45,25 @@ class GridSizes:
     num_own: int
 
 
-def survey(
-    read: Callable[[int], Chunk],
-    chunk_map: ChunkMap,
-    communicator: Communicator,
-    *,
-    is_sparse: bool,
-    is_covered: bool = False,
-) -> tuple[list[GridSizes], list[IntArray] | None]:
-    """Returns the sizes of every grid, the same on all ranks, which call it together; and the sums of the cover here.
+def survey(placement: Placement, covers: Covers | None, *, is_sparse: bool) -> list[GridSizes]:
+    """Returns the sizes of every grid, the same on all ranks, which call it together.
 
     Args:
-        read: opens a chunk by its number.
+        placement: of one axis, all edges with their destinations.
+        covers: who serves the edges between ranks, where the grid of one axis has its edges placed by a cover.
         is_sparse: exchange only rows that some edge needs.
-        is_covered: the grid of one axis has its edges placed by a cover, and is weighed by it. Finding the cover takes
-            most of the time then; its sums are returned, as Covers has them, so that it is found once.
     """
+    communicator = placement.communicator
     grids = all_grids(communicator.num_ranks)
+    counts = _Counts.of(placement, is_sparse=is_sparse)
     with communicator.ledger.phase("setup"):
-        counts = _Counts.of(read, chunk_map, communicator, is_sparse=is_sparse)
         edges_PP = communicator.all_gather(torch.from_numpy(counts.num_edges)).numpy()
         found = communicator.all_gather(torch.from_numpy(np.stack([counts.along(grid) for grid in grids]))).numpy()
-        covers = counts.covers() if is_covered else None
+        own = communicator.all_gather(torch.tensor([placement.shard.num_rows])).flatten().numpy()
         covered = None if covers is None else communicator.all_gather(torch.from_numpy(covers.counts)).numpy()
-    own = np.diff(chunk_map.rank_starts)
     sizes = [_sizes(grid, found[:, number], edges_PP, own) for number, grid in enumerate(grids)]
-    if covers is None or covered is None:
-        return sizes, None
     # The first grid has one axis.
-    return [_covered(sizes[0], covered, edges_PP, own), *sizes[1:]], covers.summed
+    return sizes if covered is None else [_covered(sizes[0], covered, edges_PP, own), *sizes[1:]]
 
 
 @final
@@ -93,52 +76,25 @@ class _Counts:
         has_edge_to: whether a node has an edge to a row of each rank, (N, P).
         has_edge_from: whether it has an edge from a row of each rank, (N, P).
         num_edges: edges from the rows of each rank, (P,).
-        ends: the sources and destinations of the edges into its nodes, by place.
-        starts: where each rank's rows begin among the places, (P + 1,).
     """
 
     rank: int
     has_edge_to: NDArray[np.bool_]
     has_edge_from: NDArray[np.bool_]
-    num_edges: NDArray[np.int64]
-    ends: tuple[IntArray, IntArray]
-    starts: IntArray
+    num_edges: IntArray
 
     @staticmethod
-    def of(
-        read: Callable[[int], Chunk], chunk_map: ChunkMap, communicator: Communicator, *, is_sparse: bool
-    ) -> "_Counts":
-        rank, num_ranks, starts = communicator.rank, communicator.num_ranks, chunk_map.rank_starts
-        first, end = int(starts[rank]), int(starts[rank + 1])
-        one_axis = BlockMap(Grid(pi=num_ranks), chunk_map)
-        sources, destinations, _ = one_axis.edges_of(read, rank)
-        owner = np.searchsorted(starts, sources, side="right") - 1
-        num_edges = np.bincount(owner, minlength=num_ranks)
-        if not is_sparse:
-            all_of_them = np.ones((end - first, num_ranks), bool)
-            return _Counts(rank, all_of_them, all_of_them, num_edges, (sources, destinations), starts)
-        has_edge_from = np.zeros((end - first, num_ranks), bool)
-        has_edge_from[destinations - first, owner] = True
-        needed = np.unique(sources[(sources < first) | (sources >= end)])
-        wanted = wanted_of_line(one_axis.grid, rank, "i", needed, one_axis.blocks)
-        lists = RowExchange.agree(communicator, wanted, end - first)
-        has_edge_to = np.zeros((end - first, num_ranks), bool)
-        asking = np.repeat(np.arange(num_ranks), lists.splits.send)
-        has_edge_to[lists.send_rows.numpy(), asking] = True
+    def of(placement: Placement, *, is_sparse: bool) -> "_Counts":
+        shard, lists = placement.shard, placement.exchange
+        rank, ranks = lists.communicator.rank, np.arange(lists.communicator.num_ranks)
+        columns, rows = shard.adjacency.indices, shard.adjacency.row_of_edge
+        owner = np.append(np.full(shard.num_rows, rank), np.repeat(ranks, lists.splits.receive))[columns]
+        has_edge_to, has_edge_from = np.full((2, shard.num_rows, len(ranks)), not is_sparse)
+        has_edge_from[rows, owner] = True
+        has_edge_to[lists.send_rows.numpy(), np.repeat(ranks, lists.splits.send)] = True
         # Edges within the own rows are no rank's business but this one's.
-        has_edge_to[sources[owner == rank] - first, rank] = True
-        return _Counts(rank, has_edge_to, has_edge_from, num_edges, (sources, destinations), starts)
-
-    def covers(self) -> Covers:
-        """Returns the cover of the edges from other ranks' rows."""
-        sources, destinations = self.ends
-        first, end = self.starts[self.rank : self.rank + 2]
-        is_cut = (sources < first) | (sources >= end)
-        halo, columns = np.unique(sources[is_cut], return_inverse=True)
-        shape = int(end - first), len(halo)
-        indptr, indices, _ = compress_edges(columns, destinations[is_cut] - first, *shape)
-        num_halo = np.diff(np.searchsorted(halo, self.starts)).tolist()
-        return Covers.of(Adjacency(indptr, indices, len(halo)), num_halo, "cover")
+        has_edge_to[columns[owner == rank], rank] = True
+        return _Counts(rank, has_edge_to, has_edge_from, np.bincount(owner, minlength=len(ranks)))
 
     def along(self, grid: Grid) -> NDArray[np.int64]:
         """Returns how many own rows go to each place along i, and come as sums from each place along k, (2, P)."""

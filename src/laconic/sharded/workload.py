@@ -4,18 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import nn
 
-from laconic.comm.communicator import Communicator
-from laconic.comm.exchange import RowExchange
 from laconic.comm.grid import Grid
-from laconic.comm.ledger import Ledger
-from laconic.comm.transport.local import LocalTransport
 from laconic.errors import UnsupportedModelError
 from laconic.sharded.check import check_convolutions
-from laconic.sharded.miniature import few_rows
-from laconic.sharded.placement import at_destinations
+from laconic.sharded.placement import Placement
 from laconic.sharded.trace import Traces
 
 
@@ -28,14 +22,12 @@ class Workload:
         num_features: of a row, as it is stored.
         products: width of the rows of every product of an epoch (a training step and an evaluation), in order: on the
             narrower side of each layer, without those whose result is kept.
-        is_of_model: whether a model was asked; otherwise the products are one, of the features.
         narrowest: of the rows that may be sliced.
         objection: says why a grid cannot run the model, or nothing.
     """
 
     num_features: int
     products: tuple[int, ...]
-    is_of_model: bool
     narrowest: int
     objection: Callable[[Grid], str]
 
@@ -45,35 +37,16 @@ class Workload:
         return max(self.num_features, *self.products) if self.products else self.num_features
 
     @staticmethod
-    def of_features(num_features: int, num_classes: int) -> "Workload":
-        """Returns one product as wide as the features, where no model is known."""
-        return Workload(num_features, (num_features,), False, min(num_features, num_classes), lambda grid: "")
+    def of_model(model: nn.Module, placement: Placement) -> "Workload":
+        """Returns the products of `model`, by its trace on a placement of one axis.
 
-    @staticmethod
-    def of_model(
-        model: nn.Module, num_features: int, dtype: torch.dtype, *, is_weighted: bool, largest_num_rows: int
-    ) -> "Workload":
-        """Returns the products of `model`, by its trace on one rank.
-
-        Where it cannot run, that of the features: `check` will say why.
-
-        Args:
-            largest_num_rows: the most rows that a rank will own, by which is decided what is kept.
+        Where it cannot run, one product of the features: `check` will say why.
         """
-        shard = few_rows(torch.empty(0, num_features, dtype=dtype), torch.empty(0) if is_weighted else None)
-        num_rows = shard.num_rows
-        placement = at_destinations(
-            shard,
-            RowExchange.of_nothing(Communicator(LocalTransport(), Ledger(0)), num_rows),
-            largest_num_rows=largest_num_rows,
-            largest_num_columns=num_rows,
-            num_nodes=num_rows,
-            num_train=num_rows,
-        )
+        num_features = placement.shard.x.shape[1]
         try:
             trace = Traces(model).of(placement, is_coded=True)
         except Exception:
-            return Workload.of_features(num_features, num_features)
+            return Workload(num_features, (num_features,), num_features, lambda grid: "")
 
         def objection(grid: Grid) -> str:
             try:
@@ -86,4 +59,4 @@ class Workload:
         # Constants are as wide as the features.
         constants = [] if all(trace.changes_in_training) else [num_features]
         narrowest = min([*products, *constants], default=num_features)
-        return Workload(num_features, tuple(products), True, narrowest, objection)
+        return Workload(num_features, tuple(products), narrowest, objection)

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from laconic.graph import Shard
 from laconic.specs import unknown_name
 
 if TYPE_CHECKING:
+    from laconic.sharded.cover import EdgePlace
     from laconic.sharded.placement import Placement
 
 # By name, because some of these need packages that are not there, and others moved between versions of PyG.
@@ -68,6 +69,13 @@ def check_edges(edges: str) -> None:
     """Raises ConfigError unless `edges` names a placement of edges."""
     if edges not in EDGES:
         raise ConfigError(unknown_name(edges, EDGES, family="edge placement"))
+
+
+def edges_for(edges: "EdgePlace | Literal['auto']", codec: str, model: nn.Module, num_ranks: int) -> "EdgePlace":
+    """Returns where edges between ranks are to lie: with their destination where a codec writes rows of attention."""
+    if edges != "auto":
+        return edges
+    return "destination" if is_coded(codec, num_ranks) and why_not_recompute(model) is not None else "cover"
 
 
 def check_coded(model: nn.Module, placement: "Placement", codec: str) -> None:

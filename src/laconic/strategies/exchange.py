@@ -11,8 +11,6 @@ from typing import Literal, final
 
 from torch import nn
 
-from laconic.attach.fixed_operators import why_not_recompute
-from laconic.comm.codecs import is_coded
 from laconic.comm.communicator import Communicator
 from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
@@ -24,7 +22,7 @@ from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.placement import place
 from laconic.sharded.reach import check_reach, check_rows
 from laconic.store import Store
-from laconic.strategies._checks import check_coded, check_edges, check_link, check_schedule
+from laconic.strategies._checks import check_coded, check_edges, check_link, check_schedule, edges_for
 from laconic.strategies._chunks import chunks_of
 from laconic.strategies._placed import PlacedExchanging
 from laconic.strategies.base import ExpectedRun, Strategy
@@ -70,6 +68,10 @@ class Exchange(Strategy):
     def changes_graph(self) -> bool:
         return True
 
+    def edges_for(self, model: nn.Module, num_ranks: int) -> EdgePlace:
+        """Returns where edges between ranks are to lie."""
+        return edges_for(self.edges, self.codec, model, num_ranks)
+
     def place(self, source: Graph | Store, communicator: Communicator, run: ExpectedRun) -> "PlacedExchange":
         chunks = chunks_of(source, communicator, partitioner=self.partitioner)
         check_rows(self.reach, chunks.chunk_map)
@@ -77,7 +79,7 @@ class Exchange(Strategy):
         if communicator.num_ranks > 1:
             names = ("codec", "schedule", "raw_last", "edges", "reach", "link_mbit")
             check_agreement(communicator, {name: str(getattr(self, name)) for name in names})
-            placement = with_edges_at(placement, self._edges_for(run.model, communicator))
+            placement = with_edges_at(placement, self.edges_for(run.model, communicator.num_ranks))
         return PlacedExchange(
             run=run,
             settings=self,
@@ -87,13 +89,6 @@ class Exchange(Strategy):
             link_mbit=self.link_mbit,
             num_classes=(source if isinstance(source, Graph) else source.manifest).num_classes,
         )
-
-    def _edges_for(self, model: nn.Module, communicator: Communicator) -> EdgePlace:
-        """Returns where edges between ranks are to lie."""
-        if self.edges != "auto":
-            return self.edges
-        has_no_sums = is_coded(self.codec, communicator.num_ranks) and why_not_recompute(model) is not None
-        return "destination" if has_no_sums else "cover"
 
 
 @final
@@ -113,11 +108,15 @@ class PlacedExchange(PlacedExchanging):
         check_coded(self.run.model, self.placement, self.settings.codec)
 
     def _start(self, seed: int) -> ChangingWorker:
-        edges, placement, traces = self.settings.edges, self._with_reach(), self.traces
-        if edges == "auto":
-            edges = "destination" if self.coding is not None and not placement.is_covered else "cover"
+        placement = self._with_reach()
         worker = ChangingWorker(
-            traces, placement, self.coding, seed, edges=edges, num_classes=self.num_classes, prepare=self.prepare
+            self.traces,
+            placement,
+            self.coding,
+            seed,
+            edges=self.settings.edges_for(self.run.model, placement.communicator.num_ranks),
+            num_classes=self.num_classes,
+            prepare=self.prepare,
         )
         if placement.communicator.rank == 0 and placement.communicator.num_ranks > 1:
             logger.info("Neighbours on other ranks: %s.", worker.choice)

@@ -4,8 +4,6 @@ import logging
 from dataclasses import dataclass
 from typing import Literal, final
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from laconic.attach.fixed_operators import why_not_recompute
@@ -21,7 +19,8 @@ from laconic.papers.cagnet.symmetry import check_symmetric_convolutions
 from laconic.sharded.block import BlockMap
 from laconic.sharded.check import check_convolutions
 from laconic.sharded.coding import Coding
-from laconic.sharded.edge_placement import with_edges_at
+from laconic.sharded.cover import Covers
+from laconic.sharded.edge_placement import find_covers, with_covers
 from laconic.sharded.placement import Placement, place
 from laconic.sharded.plan import Plan, make_plan, memory_limit
 from laconic.sharded.reach import check_reach, check_rows
@@ -30,7 +29,7 @@ from laconic.sharded.worker import ShardedWorker
 from laconic.sharded.workload import Workload
 from laconic.specs import unknown_name
 from laconic.store import Store
-from laconic.strategies._checks import check_coded, check_edges, check_link, check_schedule
+from laconic.strategies._checks import check_coded, check_edges, check_link, check_schedule, edges_for
 from laconic.strategies._chunks import Chunks, chunks_of
 from laconic.strategies._placed import PlacedExchanging
 from laconic.strategies.base import ExpectedRun, Strategy
@@ -101,30 +100,23 @@ class FullGraph(Strategy):
         by_default = "metis" if self.is_sparse else "random"
         partitioner = by_default if self.partitioner == "auto" else self.partitioner
         chunks = chunks_of(source, communicator, partitioner=partitioner)
-        plan, summed = None, None
         check_rows(self.reach, chunks.chunk_map)
-        if communicator.num_ranks > 1:
-            names = ("codec", "schedule", "edges", "reach")
-            check_agreement(communicator, {name: str(getattr(self, name)) for name in names})
-        if communicator.num_ranks == 1:
-            block_map = BlockMap(Grid(), chunks.chunk_map)
-        elif layout is None:
-            plan, summed = self._plan(source, chunks, communicator, run.model)
-            block_map = BlockMap(plan.best.grid, chunks.chunk_map)
-        else:
-            block_map = block_map_of(layout, communicator.num_ranks, chunks.chunk_map)
-        check_all_ready(communicator, _lacking(chunks, block_map, communicator.rank))
-        placement = place(
-            chunks.open,
-            block_map,
-            communicator,
-            is_sparse=self.is_sparse,
-            is_staged=self.staged,
-        )
+        names, num_ranks = ("codec", "schedule", "edges", "reach"), communicator.num_ranks
+        check_agreement(communicator, {name: str(getattr(self, name)) for name in names})
+        block_map, plan, covers = BlockMap.one_axis(chunks.chunk_map), None, None
+        if layout is not None and num_ranks > 1:
+            block_map = block_map_of(layout, num_ranks, chunks.chunk_map)
+        placement = self._on(block_map, chunks, communicator)
+        if num_ranks > 1 and self._can_cover and (layout is None or self.edges != "auto"):
+            covers = find_covers(placement, edges_for(self.edges, self.codec, run.model, num_ranks))
+        if num_ranks > 1 and layout is None:
+            plan = self._plan(placement, covers, run.model)
         # Where the plan chose one axis, edges and rows may lie where they cost least.
-        is_free = plan is not None and plan.best.grid.pi == communicator.num_ranks and self._can_cover
-        if is_free or (self.edges != "auto" and communicator.num_ranks > 1):
-            placement = self._with_edges(placement, run.model, summed)
+        is_free = plan is not None and plan.best.grid == placement.grid and self._can_cover
+        if plan is not None and plan.best.grid != placement.grid:
+            placement = self._on(BlockMap(plan.best.grid, chunks.chunk_map), chunks, communicator)
+        elif covers is not None:
+            placement = with_covers(placement, covers)
         return PlacedOnGrid(
             run=run,
             settings=self,
@@ -146,12 +138,10 @@ class FullGraph(Strategy):
         edges = [f"edges={self.edges}"] if self.edges != "auto" else []
         return " and ".join(edges + ([f"reach={self.reach}"] if self.reach else []))
 
-    def _with_edges(self, placement: Placement, model: nn.Module, summed: list[NDArray[np.int64]] | None) -> Placement:
-        """Moves edges between two ranks of one axis to one of the two; all ranks call it together."""
-        if self.edges != "auto":
-            return with_edges_at(placement, self.edges, summed)
-        has_no_sums = is_coded(self.codec, placement.communicator.num_ranks) and why_not_recompute(model) is not None
-        return placement if has_no_sums else with_edges_at(placement, "cover", summed)
+    def _on(self, block_map: BlockMap, chunks: Chunks, communicator: Communicator) -> Placement:
+        """Returns the placement of this rank on a grid; all ranks call it together."""
+        check_all_ready(communicator, _lacking(chunks, block_map, communicator.rank))
+        return place(chunks.open, block_map, communicator, is_sparse=self.is_sparse, is_staged=self.staged)
 
     def _check_layout(self, layout: Layout, grid: Grid) -> None:
         """Raises ConfigError where a codec, stages, edges or a reach are asked for in a layout that has none."""
@@ -175,31 +165,21 @@ class FullGraph(Strategy):
                 f"{self._asks_one_axis} out."
             )
 
-    def _plan(
-        self, source: Graph | Store, chunks: Chunks, communicator: Communicator, model: nn.Module
-    ) -> tuple[Plan, list[NDArray[np.int64]] | None]:
-        """Returns the grids, weighed, and the sums of the cover of one axis here; all ranks call it together."""
-        chunk_map = chunks.chunk_map
-        dtype = source.x.dtype if isinstance(source, Graph) else source.features_dtype
-        one_axis = BlockMap(Grid(pi=communicator.num_ranks), chunk_map)
-        check_all_ready(communicator, _lacking(chunks, one_axis, communicator.rank))
-        about = source if isinstance(source, Graph) else source.manifest
-        is_weighted = source.edge_weight is not None if isinstance(source, Graph) else source.chunk(0).has_weights
-        workload = Workload.of_model(
-            model,
-            about.num_features,
-            dtype,
-            is_weighted=is_weighted,
-            largest_num_rows=int(np.diff(chunk_map.rank_starts).max()),
-        )
+    def _plan(self, one_axis: Placement, covers: Covers | None, model: nn.Module) -> Plan:
+        """Returns the grids, weighed; all ranks call it together.
+
+        Args:
+            one_axis: the placement on the grid of one axis, and `covers` who serves its edges between ranks.
+        """
+        communicator = one_axis.communicator
         # Attention and maximum fetch whole rows, which no cover spares.
-        is_covered = self.edges in ("auto", "cover") and self._can_cover and why_not_recompute(model) is None
-        sizes, summed = survey(chunks.open, chunk_map, communicator, is_sparse=self.is_sparse, is_covered=is_covered)
+        counted = covers if why_not_recompute(model) is None else None
+        sizes = survey(one_axis, counted, is_sparse=self.is_sparse)
         asked = self._asks_one_axis
         plan = make_plan(
             [one for one in sizes if not asked or one.grid.pi == communicator.num_ranks],
-            workload=workload,
-            itemsize=dtype.itemsize,
+            workload=Workload.of_model(model, one_axis),
+            itemsize=one_axis.shard.x.itemsize,
             link_mbit=self.link_mbit,
             limit_bytes=memory_limit(communicator),
             most_slices=None if isinstance(parse_codec(self.codec), Identity) else 1,
@@ -208,7 +188,7 @@ class FullGraph(Strategy):
         if communicator.rank == 0:
             only = f" with one axis, which {asked} needs" if asked else ""
             logger.info("Grids of %s ranks%s, for the busiest one:\n%s", communicator.num_ranks, only, plan.table())
-        return plan, summed
+        return plan
 
     @property
     def is_sparse(self) -> bool:

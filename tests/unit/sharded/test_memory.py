@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from benchmarks.held import bytes_within
 from tests.unit.sharded.product_runs import chunks_of, random_graph
 
 from laconic.attach.aggregator import Linear
@@ -11,7 +12,6 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.sharded.aggregator import ShardedAggregator
 from laconic.sharded.block import BlockMap
-from laconic.sharded.held import bytes_within
 from laconic.sharded.placement import place
 from laconic.sharded.plan import held_bytes
 from laconic.sharded.survey import survey
@@ -26,7 +26,8 @@ def test_the_memory_of_the_busiest_rank_is_as_planned(grid):
 
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        (sizes,) = (s for s in survey(read, chunk_map, communicator, is_sparse=True)[0] if s.grid == grid)
+        one_axis = place(read, BlockMap.one_axis(chunk_map), communicator)
+        (sizes,) = (each for each in survey(one_axis, None, is_sparse=True) if each.grid == grid)
         placement = place(read, BlockMap(grid, chunk_map), communicator, is_sparse=True)
         aggregator = ShardedAggregator(placement)
         aggregator.begin(is_training=True)

@@ -14,10 +14,11 @@ from laconic.comm.communicator import Communicator
 from laconic.comm.grid import Grid, all_grids
 from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
+from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError
 from laconic.sharded import placement as placements
 from laconic.sharded.block import BlockMap
-from laconic.sharded.edge_placement import with_edges_at
+from laconic.sharded.edge_placement import find_covers, with_edges_at
 from laconic.sharded.plan import make_plan
 from laconic.sharded.survey import GridSizes, survey
 from laconic.sharded.workload import Workload
@@ -28,7 +29,8 @@ def sizes_of(graph, num_ranks: int, *, is_sparse: bool, is_covered: bool = False
 
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        return survey(read, chunk_map, communicator, is_sparse=is_sparse, is_covered=is_covered)[0]
+        one_axis = placements.place(read, BlockMap.one_axis(chunk_map), communicator, is_sparse=is_sparse)
+        return survey(one_axis, find_covers(one_axis, "cover") if is_covered else None, is_sparse=is_sparse)
 
     found = run_ranks(num_ranks, run)
     assert all(each == found[0] for each in found)
@@ -51,12 +53,8 @@ def test_one_axis_is_weighed_by_the_rows_sums_and_edges_of_its_cover(num_ranks):
 
     def run(transport):
         communicator = Communicator(transport, Ledger(transport.rank))
-        summed = survey(read, chunk_map, communicator, is_sparse=True, is_covered=True)[1]
         one_axis = placements.place(read, BlockMap.one_axis(chunk_map), communicator)
-        placement, again = with_edges_at(one_axis, "cover", summed), with_edges_at(one_axis, "cover")
-        # Found once: what the survey found is what is found of the placement.
-        assert np.array_equal(placement.block.adjacency.indices, again.block.adjacency.indices)
-        assert (placement.columns.splits, placement.rows.splits) == (again.columns.splits, again.rows.splits)
+        placement = with_edges_at(one_axis, "cover")
         communicator.ledger.take(0)
         operator, x = placement.operators.of(Linear("sum")), torch.ones(placement.shard.num_rows, width).double()
         operator.multiply(x, width), operator.transposed.multiply(x, width)
@@ -85,7 +83,6 @@ def plan_of(sizes, **changed):
     workload = Workload(
         num_features=64,
         products=changed.pop("products", (64,)),
-        is_of_model=False,
         narrowest=changed.pop("narrowest", 8),
         objection=lambda grid: "",
     )
@@ -143,7 +140,9 @@ def test_auto_trains_on_the_grid_of_its_plan():
 
 
 def workload_of(model) -> Workload:
-    return Workload.of_model(model.double(), 12, torch.float64, is_weighted=False, largest_num_rows=100)
+    read, chunk_map = chunks_of(random_graph(60, 200, num_features=12), 1)
+    communicator = Communicator(LocalTransport(), Ledger(0))
+    return Workload.of_model(model.double(), placements.place(read, BlockMap.one_axis(chunk_map), communicator))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,6 @@ def workload_of(model) -> Workload:
 )
 def test_a_model_is_asked_for_its_products(build, products):
     workload = workload_of(build())
-    assert workload.is_of_model
     assert sorted(workload.products) == sorted(products)
 
 

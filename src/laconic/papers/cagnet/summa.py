@@ -27,12 +27,12 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.pending import Pending
 from laconic.comm.splits import Splits
 from laconic.graph import Adjacency
-from laconic.graph.normalize import inverse_square_root
 from laconic.graph.operators.dropout import drop_entries
 from laconic.graph.operators.linear import FloatArray, LinearOperator
 from laconic.kernels.compress import compress_edges
 from laconic.sharded.axis import AxisExchange, LineAxis
-from laconic.sharded.product import ShardedMatrix, ShardedOperators
+from laconic.sharded.normalize import NormalisedOperators
+from laconic.sharded.product import ShardedMatrix
 
 # Shapes: N rows of the own group, M of all others, E edges of the tile, W features of a slice
 
@@ -174,7 +174,7 @@ class SummaMatrix(ShardedMatrix):
 
 @final
 @dataclass(frozen=True, eq=False)
-class SummaOperators(ShardedOperators):
+class SummaOperators(NormalisedOperators):
     """Makes matrices of a tile of edges.
 
     Args:
@@ -203,64 +203,38 @@ class SummaOperators(ShardedOperators):
         return SummaOperators(adjacency, mate, weights, weights, (ids, ids), True, self.axes.booked(ledger))
 
     def of(self, aggregation: Linear) -> SummaMatrix:
-        weights = self.weights if aggregation.weighted else None
-        assert weights is not None or not aggregation.weighted
-        if aggregation.kind == "sum":
-            own_weight = aggregation.own_weight
-            return self._matrix(aggregation, diagonal=None if own_weight is None else np.full(self.num_own, own_weight))
-        if aggregation.kind == "mean":
-            scale = 1.0 / np.maximum(self._summed(self.adjacency.row_degrees.astype(np.float64)), 1)
-            return self._matrix(aggregation, row_scales=(scale, self._of_partner(scale)))
-        return self._gcn(aggregation, np.ones(self.adjacency.num_edges) if weights is None else weights)
-
-    def _gcn(self, aggregation: Linear, weights: FloatArray) -> SummaMatrix:
-        rows, loops = self.adjacency.row_of_edge, np.full(self.num_own, aggregation.loop_weight)
-        if aggregation.self_loops:
-            is_loop = self._loops_of(self.adjacency)
-            given = np.zeros(self.num_own)
-            given[rows[is_loop]] = weights[is_loop] - aggregation.loop_weight
-            # Only the rank on the diagonal has loops; all of its process row need them.
-            loops = loops + self._summed(given)
-            weights = np.where(is_loop, 0.0, weights)
-        degrees = self._summed(np.bincount(rows, weights=weights, minlength=self.num_own).astype(np.float64))
-        scale = inverse_square_root(degrees + loops if aggregation.self_loops else degrees)
-        scales = (scale, self._of_partner(scale))
-        diagonal = loops * scale**2 if aggregation.self_loops else None
-        return self._matrix(aggregation, row_scales=scales, column_scales=scales[::-1], diagonal=diagonal)
-
-    def _matrix(
-        self,
-        aggregation: Linear,
-        *,
-        row_scales: tuple[FloatArray | None, FloatArray | None] = (None, None),
-        column_scales: tuple[FloatArray | None, FloatArray | None] = (None, None),
-        diagonal: FloatArray | None = None,
-    ) -> SummaMatrix:
-        """Returns the matrix with scales for the tile and for its mate."""
-        skip_loops = aggregation.kind == "gcn" and aggregation.self_loops
+        own = self.own_factors(aggregation, self.num_own)
+        # Of group i, and of group j, whose rows the mate has.
+        rows = (own.row_scale, None if own.row_scale is None else self._of_partner(own.row_scale))
+        columns = (None, None) if own.column_scale is None else rows[::-1]
+        skips_loops = aggregation.kind == "gcn" and aggregation.self_loops
 
         def operator(adjacency: Adjacency, weights: FloatArray | None, number: int) -> LinearOperator:
             values = weights if aggregation.weighted else None
-            if skip_loops and self.is_on_diagonal:
+            if skips_loops and self.is_on_diagonal:
                 values = np.ones(adjacency.num_edges) if values is None else values
-                values = np.where(self._loops_of(adjacency), 0.0, values)
-            return LinearOperator(adjacency, values, row_scales[number], column_scales[number])
+                values = np.where(self._is_loop(adjacency), 0.0, values)
+            return LinearOperator(adjacency, values, rows[number], columns[number])
 
         nothing = Adjacency(np.zeros(self.num_own + 1, np.int64), np.empty(0, np.int32), self.num_own)
         return SummaMatrix(
-            own=LinearOperator(nothing, diagonal=diagonal),
+            own=LinearOperator(nothing, diagonal=own.diagonal),
             tile=operator(self.adjacency, self.weights, 0),
             mate=None if self.mate is None else operator(self.mate, self.mate_weights, 1),
             axes=self.axes,
             ids=self.ids,
         )
 
-    def _loops_of(self, adjacency: Adjacency) -> NDArray[np.bool_]:
+    def _is_loop(self, adjacency: Adjacency) -> NDArray[np.bool_]:
         is_loop: NDArray[np.bool_] = (adjacency.row_of_edge == adjacency.indices) & self.is_on_diagonal
         return is_loop
 
+    def _of_loops(self, here: FloatArray, loop_weight: float) -> FloatArray:
+        # Only the rank on the diagonal has loops; all of its process row need them.
+        return loop_weight + self._summed(here - loop_weight)
+
     def _summed(self, partial: FloatArray) -> FloatArray:
-        """Returns the sum over the process row of a number per row of the own group."""
+        # Over the process row.
         arrived = self.axes.line.start_expand(torch.from_numpy(partial).unsqueeze(1), 1).wait()
         others = arrived.numpy().reshape(len(arrived) // max(self.num_own, 1), self.num_own)
         whole: FloatArray = partial + others.sum(axis=0)

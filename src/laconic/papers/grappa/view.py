@@ -72,7 +72,7 @@ def build_view(held: Sequence[HeldChunk], base: Shard, chunk_starts: NDArray[np.
     shard = Shard(
         x=_extended(base.x, held),
         y=base.y,
-        edge_index=torch.from_numpy(np.stack([adjacency.indices, adjacency.row_of_edge]).astype(np.int64)),
+        edge_index=adjacency.edge_index,
         adjacency=adjacency,
         node_ids=torch.cat([chunk.node_ids for chunk in held]),
         num_owned=num_base,
