@@ -63,7 +63,7 @@ def train(communicator: Communicator, source: Path | Graph, method: str, epochs:
         steps.append(time.perf_counter() - since)
         num_bytes += rows_and_gradients(communicator.ledger, epoch)
         if epoch % SCORED_EVERY == 0:
-            scores.append((epoch, evaluate(model)["val"]))
+            scores.append((epoch, evaluate(model, worker.shard)["val"]))
     return {"steps": steps, "scores": scores, "bytes": num_bytes}
 
 

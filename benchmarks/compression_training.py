@@ -106,7 +106,7 @@ def train(
         step(worker, optimizer, epoch)
         num_bytes += rows_and_gradients(communicator.ledger, epoch)
         if epoch % SCORED_EVERY == 0 or epoch == epochs:
-            scores = evaluate(model) if scored_on is None else score_whole(model, scored_on, communicator)
+            scores = evaluate(model, worker.shard) if scored_on is None else score_whole(model, scored_on, communicator)
             communicator.ledger.take(epoch)
             curve.append((num_bytes, scores["val"], scores["test"]))
     return curve
@@ -147,7 +147,7 @@ def score_whole(model: nn.Module, graph: Graph, communicator: Communicator) -> d
     """Scores a model that was trained on a part of a graph's edges on all of them."""
     plain, shard = detached_copy(model), Shard.whole(graph)
     attach(plain, shard)
-    return Evaluation("accuracy", shard, communicator)(plain)
+    return Evaluation("accuracy", shard, communicator)(plain, shard)
 
 
 def without_bridges(graph: Graph, num_ranks: int, partitioner: str) -> Graph:

@@ -13,23 +13,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from curves import Recipe, train
-from exchange import NUM_HOSTS, SOURCES, read_findings, stored
+from exchange import BEFORE_COMMIT, NUM_HOSTS, SOURCES, read_findings, stored
 from gradient_only_rank import LINK_MARK, OnLink, Plan, Way
-from harness import Benchmark, Target, console, make_table
+from harness import ROOT, Benchmark, Target, console, make_table, tree_of
 from laconic.cached.intervals import Intervals
 from laconic.datasets import load
 from laconic.lab import Lab, Traffic, check_requirements, parse_link
 
-RANK_PROGRAM = Path(__file__).with_name("gradient_only_rank.py")
-DEFAULT, SAME, METIS = "gradient_only", "halo, same parts", "halo, metis"
-# The same setting on METIS parts, shown at 100 mbit; and rows that stand still in place of sums, in one cell.
+RANK_PROGRAM = "benchmarks/gradient_only_rank.py"
+DEFAULT, SAME, METIS = "gradient_only", "exchange, same parts", "exchange, metis"
+# The same setting on METIS parts, shown at 100 mbit; and rows that stand still in place of sums.
 ON_METIS, ROWS = "gradient_only, metis", "keep=rows"
+# Exact exchange as other systems have it: rows of all neighbours travel.
+HALO, HALO_METIS = "halo exchange, same parts", "halo exchange, metis"
+# The default of the commit before the engine was one, on the same parts.
+BEFORE = "before"
+COLUMNS = (BEFORE, DEFAULT, SAME, ROWS, HALO, ON_METIS, METIS, HALO_METIS)
 # Chunks that move (grappa) instead of historical neighbours: shown for what a switch of chunks costs.
 STORED, HANDED = "moving chunks, storage", "moving chunks, peers"
 WAYS = {
     DEFAULT: ("gradient_only", "random"),
-    SAME: ("exchange", "random"),
-    METIS: ("exchange", "metis"),
+    # Told of the link at which gradients alone should win: where the rate changes, the choice stays.
+    SAME: ("exchange(link_mbit=100)", "random"),
+    METIS: ("exchange(link_mbit=100)", "metis"),
+    HALO: ("exchange(edges=destination, reach=0)", "random"),
+    HALO_METIS: ("exchange(edges=destination, reach=0)", "metis"),
     ON_METIS: ("gradient_only", "metis"),
     ROWS: ("gradient_only(keep=rows)", "random"),
     STORED: ("grappa(variable=1, supply=storage)", "random"),
@@ -67,10 +75,21 @@ class Cell:
     @property
     def ways(self) -> list[str]:
         ways = [DEFAULT, SAME, METIS]
-        if self.link == "100mbit":
+        is_fixed, at_100mbit = self.model != "GAT", self.link == "100mbit"
+        # Attention keeps rows by default, and its exchange is halo exchange.
+        ways += [ROWS] if self.link in SLOW and is_fixed else []
+        ways += [HALO, HALO_METIS] if at_100mbit and is_fixed else []
+        # An epoch takes minutes.
+        ways += [HALO] if (self.kind, self.link) == ("GCN-3", "25mbit") else []
+        if at_100mbit:
             ways += [ON_METIS]
-            ways += [ROWS, STORED, HANDED] if (self.model, self.layers) == ("SAGE", 3) else []
+            ways += [STORED, HANDED] if (self.model, self.layers) == ("SAGE", 3) else []
         return ways
+
+    def is_slower(self, numbers: Mapping[str, float]) -> bool:
+        """Whether the default is slower than rows that stand still, and than exact exchange on the same parts."""
+        others = [numbers[f"{way}: epoch"] for way in (SAME, ROWS) if way in self.ways]
+        return self.link in SLOW and numbers[f"{DEFAULT}: epoch"] > max(others)
 
 
 def cells(model: str, layers: int, quick: bool) -> list[Cell]:
@@ -90,11 +109,13 @@ def models(quick: bool) -> list[tuple[str, int]]:
 def targets(quick: bool) -> dict[str, Target]:
     """Quick: a graph a tenth the size and one turn: gradients and what a step costs beside its rows weigh more."""
     return {
-        "same parts, 100mbit and below: mean gain": Target(4.0 if not quick else 2.0),
-        "same parts, 100mbit and below: best gain": Target(13.0 if not quick else 2.0),
-        "metis parts, 100mbit: mean gain": Target(2.0 if not quick else 0.8),
+        "over halo exchange, same parts, 100mbit and below: mean gain": Target(4.0 if not quick else 2.0),
+        "over halo exchange, same parts, 100mbit and below: best gain": Target(13.0 if not quick else 2.0),
+        "over halo exchange, metis parts, 100mbit: mean gain": Target(2.0 if not quick else 0.8),
         "switching share": Target(0.05, at_most=True),
         "switching share, moving chunks": Target(0.05 if not quick else 0.1, at_most=True),
+        "cells slower than keep=rows and exchange": Target(0, at_most=True),
+        "time of the default over before: most": Target(1.1 if not quick else 1.3, at_most=True),
         "bytes of steps that are no gradients": Target(0, at_most=True),
         "gradient bytes over 2 (P - 1) models": Target(1.001, at_most=True),
         "counters": Target(0.03 if not quick else 0.05, at_most=True),
@@ -107,8 +128,27 @@ def measure_model(chosen: Sequence[Cell], graph: str) -> dict[str, float]:
     ways = {name: Way(WAYS[name][0], str(stored(graph, WAYS[name][1]))) for name in every_way}
     model = MODELS[chosen[0].model].format(hidden=WIDTH, layers=chosen[0].layers, dropout=0.0)
     links = [OnLink(cell.link, cell.ways) for cell in chosen]
-    with tempfile.TemporaryDirectory() as folder, Lab(hosts=NUM_HOSTS, link=chosen[0].link) as lab:
-        counters = [lab.traffic()]
+    alone = [OnLink(cell.link, [BEFORE]) for cell in chosen]
+    with Lab(hosts=NUM_HOSTS, link=chosen[0].link) as lab:
+        hosts, counters = run_plan(lab, ROOT, model, ways, links)
+        hosts_before, _ = run_plan(lab, tree_of(BEFORE_COMMIT), model, {BEFORE: ways[DEFAULT]}, alone)
+    numbers = {}
+    for cell, (before, after) in zip(chosen, itertools.pairwise(counters), strict=True):
+        of_cell = {"counters": difference_of_counters(cell.link, hosts, before, after)}
+        for way in (*cell.ways, BEFORE):
+            found = of_one_way(hosts if way != BEFORE else hosts_before, cell.link, way)
+            of_cell |= {f"{way}: {what}": value for what, value in found.items()}
+        numbers |= {f"{cell.name}: {what}": value for what, value in of_cell.items()}
+    return numbers
+
+
+def run_plan(
+    lab: Lab, tree: Path, model: str, ways: Mapping[str, Way], links: Sequence[OnLink]
+) -> tuple[list[Mapping], list[Sequence[Traffic]]]:
+    """Runs the rank program of a tree; returns what each rank found, and the interfaces' counts around each link."""
+    lab.set_link(links[0].link)
+    counters = [lab.traffic()]
+    with tempfile.TemporaryDirectory() as folder:
 
         def follow(host: int, stream: str, line: str) -> None:
             if line.startswith(LINK_MARK):
@@ -117,17 +157,11 @@ def measure_model(chosen: Sequence[Cell], graph: str) -> dict[str, float]:
                 lab.set_link(link)
                 (Path(folder) / link).touch()
 
-        command = [sys.executable, str(RANK_PROGRAM), Plan(model, ways, links, folder).to_text()]
-        result = lab.run(command, environment={"OMP_NUM_THREADS": "1"}, capture=True, on_output=follow)
-        hosts = read_findings(result)
-        counters.append(lab.traffic())
-    numbers = {}
-    for cell, (before, after) in zip(chosen, itertools.pairwise(counters), strict=True):
-        of_cell = {"counters": difference_of_counters(cell.link, hosts, before, after)}
-        for way in cell.ways:
-            of_cell |= {f"{way}: {what}": value for what, value in of_one_way(hosts, cell.link, way).items()}
-        numbers |= {f"{cell.name}: {what}": value for what, value in of_cell.items()}
-    return numbers
+        plan = Plan(model, dict(ways), list(links), folder).to_text()
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree / "src")}
+        command = [sys.executable, str(tree / RANK_PROGRAM), plan]
+        hosts = read_findings(lab.run(command, environment=environment, capture=True, on_output=follow))
+    return hosts, [*counters, lab.traffic()]
 
 
 def difference_of_counters(
@@ -205,7 +239,7 @@ class Tables:
     def __init__(self) -> None:
         self._gains = make_table(
             "seconds per epoch over a whole super-epoch, four hosts of one thread on this machine",
-            *("model, link", DEFAULT, SAME, ON_METIS, METIS, "gain, same parts", "gain, metis", "switching"),
+            *("model, link", *COLUMNS, "gain, same parts", "gain, metis", "switching"),
         )
         self._parts = make_table(
             "what an epoch is made of: seconds; megabytes that a host receives (of them for switching)",
@@ -217,11 +251,11 @@ class Tables:
         )
 
     def add(self, cell: Cell, numbers: Mapping[str, float], needed: Mapping[str, float]) -> None:
-        epochs = {way: numbers[f"{way}: epoch"] for way in cell.ways}
+        epochs = {way: numbers[f"{way}: epoch"] for way in (BEFORE, *cell.ways)}
         has_both = ON_METIS in epochs
         self._gains.add_row(
             cell.name,
-            *(f"{epochs[way]:.2f}" if way in epochs else "-" for way in (DEFAULT, SAME, ON_METIS, METIS)),
+            *(f"{epochs[way]:.2f}" if way in epochs else "-" for way in COLUMNS),
             f"{epochs[SAME] / epochs[DEFAULT]:.1f}x",
             f"{epochs[METIS] / epochs[ON_METIS]:.1f}x" if has_both else "-",
             f"{numbers[f'{DEFAULT}: switch share']:.1%}",
@@ -264,35 +298,39 @@ def run(benchmark: Benchmark) -> None:
 
 
 def figures_of(found: Mapping[Cell, Mapping[str, float]]) -> dict[str, float]:
-    def gains(way: str, links: Sequence[str]) -> list[float]:
+    def gains(way: str, of: str, links: Sequence[str] = LINKS) -> list[float]:
+        """Returns how many times as fast `of` is as `way`, in each cell that has both."""
         return [
-            numbers[f"{way}: epoch"] / numbers[f"{DEFAULT}: epoch"]
+            numbers[f"{way}: epoch"] / numbers[f"{of}: epoch"]
             for cell, numbers in found.items()
-            if cell.link in links
+            if cell.link in links and {way, of} <= {BEFORE, *cell.ways}
         ]
 
     def largest(what: str, ways: Sequence[str]) -> float:
         return max(numbers[f"{w}: {what}"] for cell, numbers in found.items() for w in ways if w in cell.ways)
 
+    # The exchange of attention is halo exchange.
+    attention = {cell: numbers for cell, numbers in found.items() if cell.model == "GAT"}
+    over_halo, over_halo_metis = (
+        gains(halo, of) + [numbers[f"{way}: epoch"] / numbers[f"{of}: epoch"] for numbers in attention.values()]
+        for halo, way, of in ((HALO, SAME, DEFAULT), (HALO_METIS, METIS, ON_METIS))
+    )
     alone = (DEFAULT, ON_METIS, ROWS, STORED, HANDED)
-    same, metis = gains(SAME, SLOW), gains(METIS, ("100mbit",))
-    metis_on_both = [
-        numbers[f"{METIS}: epoch"] / numbers[f"{ON_METIS}: epoch"]
-        for cell, numbers in found.items()
-        if ON_METIS in cell.ways
-    ]
-    slower = [
-        numbers[f"{DEFAULT}: epoch"] / numbers[f"{ROWS}: epoch"] for cell, numbers in found.items() if ROWS in cell.ways
-    ]
+    same, on_metis = gains(SAME, DEFAULT, SLOW), gains(METIS, ON_METIS)
     figures = {
+        "over halo exchange, same parts, 100mbit and below: mean gain": statistics.mean(over_halo),
+        "over halo exchange, same parts, 100mbit and below: best gain": max(over_halo),
+        "over halo exchange, metis parts, 100mbit: mean gain": statistics.mean(over_halo_metis),
         "same parts, 100mbit and below: mean gain": statistics.mean(same),
         "same parts, 100mbit and below: best gain": max(same),
         "same parts, 100mbit and below: least gain": min(same),
-        "metis parts, 100mbit: mean gain": statistics.mean(metis_on_both),
-        "metis parts, 100mbit: least gain": min(metis_on_both),
-        "random against metis parts, 100mbit: mean gain": statistics.mean(metis),
+        "metis parts, 100mbit: mean gain": statistics.mean(on_metis),
+        "metis parts, 100mbit: least gain": min(on_metis),
+        "cells slower than keep=rows and exchange": sum(cell.is_slower(numbers) for cell, numbers in found.items()),
+        "time of the default over before: most": max(gains(DEFAULT, BEFORE)),
+        "time of the default over before: mean": statistics.mean(gains(DEFAULT, BEFORE)),
+        "time of the default over keep=rows: mean": statistics.mean(gains(DEFAULT, ROWS)),
         "switching share, metis parts": largest("switch share", (ON_METIS,)),
-        "time of the default over keep=rows: mean": statistics.mean(slower),
         "switching share": largest("switch share", (DEFAULT,)),
         "switching share, keep=rows": largest("switch share", (ROWS,)),
         "switching share, moving chunks": largest("switch share", (STORED, HANDED)),
@@ -301,6 +339,6 @@ def figures_of(found: Mapping[Cell, Mapping[str, float]]) -> dict[str, float]:
         "counters": max(numbers["counters"] for numbers in found.values()),
     }
     for link in sorted({cell.link for cell in found}):
-        figures[f"same parts, {link}: mean gain"] = statistics.mean(gains(SAME, (link,)))
-        figures[f"random against metis parts, {link}: mean gain"] = statistics.mean(gains(METIS, (link,)))
+        figures[f"same parts, {link}: mean gain"] = statistics.mean(gains(SAME, DEFAULT, (link,)))
+        figures[f"random against metis parts, {link}: mean gain"] = statistics.mean(gains(METIS, DEFAULT, (link,)))
     return figures

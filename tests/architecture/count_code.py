@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "laconic"
-CEILING = 24_354
-"""For now. The aim of "One engine" is the number at bfe03fd, when it began: 24,171. Cover and reach came on top."""
+CEILING = 24_171
+"""The number at bfe03fd, when "One engine" began. Cover and reach came on top; what was written twice went."""
 
 _NO_CODE = {
     tokenize.COMMENT,

@@ -155,9 +155,7 @@ class TwoD(Layout):
     """2d: as many ranks along i as along k; edges stay where they are. Words: 2 n f (sqrt(P) - 1) / P."""
 
     def of(self, num_ranks: int) -> Grid:
-        side = math.isqrt(num_ranks)
-        if side**2 != num_ranks:
-            _refuse("2d needs a square number of ranks", num_ranks, side**2, (side + 1) ** 2)
+        side = _side_of_square("2d", num_ranks)
         return Grid(pi=side, pk=side)
 
 
@@ -178,9 +176,7 @@ class Summa(Layout):
     is_as_published: ClassVar[bool] = True
 
     def of(self, num_ranks: int) -> Grid:
-        side = math.isqrt(num_ranks)
-        if side**2 != num_ranks:
-            _refuse("2d_summa needs a square number of ranks", num_ranks, side**2, (side + 1) ** 2)
+        side = _side_of_square("2d_summa", num_ranks)
         return Grid(pi=side, pj=side)
 
 
@@ -255,6 +251,13 @@ def _check_c(name: str, c: int, fitting: list[int], num_ranks: int) -> None:
             f"{name} needs a c that divides the number of ranks, {num_ranks}{most}; got c={c}. "
             f"Use c = {_either([str(each) for each in fitting])}."
         )
+
+
+def _side_of_square(name: str, num_ranks: int) -> int:
+    side = math.isqrt(num_ranks)
+    if side**2 != num_ranks:
+        _refuse(f"{name} needs a square number of ranks", num_ranks, side**2, (side + 1) ** 2)
+    return side
 
 
 def _refuse(need: str, num_ranks: int, below: int, above: int) -> NoReturn:

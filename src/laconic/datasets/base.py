@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from laconic.datasets._splits import check_shares, random_masks, random_origin
 from laconic.errors import ConfigError
 from laconic.graph import Graph
+from laconic.specs import format_spec
 
 # Shapes: N nodes, E edges, F features, C classes
 
@@ -52,7 +53,7 @@ def check_fields(fields: Generator, what: str, claims: dict[str, bool]) -> None:
 
 def finish(
     fields: Generator,
-    name: str,
+    family: str,
     edges: NDArray[np.int64],
     x_NF: NDArray[np.floating],
     y_N: NDArray[np.int64],
@@ -73,7 +74,7 @@ def finish(
         x=torch.from_numpy(x_NF[was_N].astype(np.float32)),
         y=torch.from_numpy(y_N[was_N]),
         num_classes=num_classes,
-        name=name,
+        name=format_spec(fields, {family: type(fields)}),
         split_origin=random_origin(fields.seed),
         **masks,
     )

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from laconic.datasets._edges import edges_of_pairs
 from laconic.datasets.base import Generator, check_fields, class_centres, finish
 from laconic.graph import Graph
-from laconic.specs import format_spec
 
 # Shapes: R rows, K columns of cells, N = R * K nodes, F features, C classes
 
@@ -64,8 +63,7 @@ class Grid(Generator):
         x_NF = class_centres(self.classes, self.features, rng)[y_N]
         x_NF = x_NF + self.noise * rng.standard_normal((num_nodes, self.features))
         edges = edges_of_pairs(self._pairs(), num_nodes)
-        name = format_spec(self, {"grid": Grid})
-        return finish(self, name, edges, x_NF, y_N, num_classes=self.classes, rng=rng)
+        return finish(self, "grid", edges, x_NF, y_N, num_classes=self.classes, rng=rng)
 
     def _pairs(self) -> NDArray[np.int64]:
         cell_RK = np.arange(self.rows * self.columns).reshape(self.rows, self.columns)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from laconic.datasets._edges import distinct_pairs, edges_of_pairs
 from laconic.datasets.base import Generator, check_fields, class_centres, finish
 from laconic.graph import Graph
-from laconic.specs import format_spec
 
 _LARGEST_SCALE = 31
 _NUM_ROUNDS = 2
@@ -71,8 +70,7 @@ class Rmat(Generator):
         x_NF = field_NC @ class_centres(self.classes, self.features, rng)
         x_NF += self.noise * rng.standard_normal(x_NF.shape)
         y_N = _smoothed(field_NC, edges).argmax(axis=1)
-        name = format_spec(self, {"rmat": Rmat})
-        return finish(self, name, edges, x_NF, y_N, num_classes=self.classes, rng=rng)
+        return finish(self, "rmat", edges, x_NF, y_N, num_classes=self.classes, rng=rng)
 
     def _pairs(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         count = self.edge_factor << self.scale

@@ -17,7 +17,6 @@ from laconic.datasets._edges import distinct_pairs, edges_of_pairs, sorted_uniqu
 from laconic.datasets.base import Generator, check_fields, class_centres, finish
 from laconic.errors import ConfigError
 from laconic.graph import Graph
-from laconic.specs import format_spec
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +86,7 @@ class Sbm(Generator):
         centres = class_centres(self.classes, self.features, rng)
         x_NF = centres[y_N] + self.noise * rng.standard_normal((self.nodes, self.features))
         edges = edges_of_pairs(np.concatenate(pools), self.nodes)
-        name = format_spec(self, {"sbm": Sbm})
-        return finish(self, name, edges, x_NF, y_N, num_classes=self.classes, rng=rng)
+        return finish(self, "sbm", edges, x_NF, y_N, num_classes=self.classes, rng=rng)
 
     def _num_pairs(self) -> tuple[int, int]:
         total = round(self.nodes * self.degree / 2)

@@ -1,6 +1,6 @@
 """Scores on the whole graph: one exact forward pass in eval mode, never over a sampled neighbourhood.
 
-scores = Evaluation("accuracy", shard)(attachment.model)       # {"train": 0.97, "val": 0.79, "test": 0.81}
+scores = Evaluation("accuracy", shard)(model, shard)       # {"train": 0.97, "val": 0.79, "test": 0.81}
 """
 
 import statistics
@@ -34,24 +34,25 @@ class Evaluation:
         self.is_multilabel = shard.y.dim() == 2
         self.metric = ("micro_f1" if self.is_multilabel else "accuracy") if metric == "auto" else metric
         self._score = _SCORES[self.metric]
-        self._shard = shard
+        # Not the shard: its features are held by the worker, with those of others where it computes their rows.
+        self._y = shard.y
         masks = {"train": shard.train_mask, "val": shard.val_mask, "test": shard.test_mask}
         self._rows = {split: mask.nonzero().squeeze(1) for split, mask in masks.items()}
         if self.metric == "roc_auc":
             self._check_both_kinds()
 
-    def __call__(self, model: nn.Module, shard: Shard | None = None) -> dict[str, float]:
+    def __call__(self, model: nn.Module, shard: Shard) -> dict[str, float]:
         """Returns the score of each split, from 0 to 1.
 
         Args:
-            shard: what the model is called on now, with the same owned rows; by default the first shard.
+            shard: what the model is called on now, with the same owned rows.
         """
-        logits_NC = whole_graph_logits(model, shard or self._shard)
+        logits_NC = whole_graph_logits(model, shard)
         scores = {}
         with self._communicator.ledger.phase("evaluation"):
             self._check_finite(logits_NC)
             for split, rows in self._rows.items():
-                score = float(self._score(logits_NC[rows], self._shard.y[rows], self._communicator))
+                score = float(self._score(logits_NC[rows], self._y[rows], self._communicator))
                 # float32 holds no more than this; 0.815 reads better than 0.8149999976158142.
                 scores[split] = round(score, 7)
         return scores
@@ -63,7 +64,7 @@ class Evaluation:
 
     def _check_both_kinds(self) -> None:
         for split, rows in self._rows.items():
-            y = gather_rows(self._communicator, self._shard.y[rows])
+            y = gather_rows(self._communicator, self._y[rows])
             if y.dim() == 1 and len(torch.unique(y)) < 2:
                 raise ConfigError(
                     f"roc_auc compares nodes of a class with the others, but the {split} nodes are all of class "

@@ -214,7 +214,7 @@ class Session:
             metric: "accuracy", "micro_f1" or "roc_auc"; "auto" is accuracy, or micro_f1 for a multi-label task.
         """
         model = self.model
-        scores = Evaluation(metric, self.shard, self.communicator)(model)
+        scores = Evaluation(metric, self.shard, self.communicator)(model, self.shard)
         # After it: strategies that keep parts of the model apart have put them together for the scores.
         check_same_weights(model, self.communicator, phase="evaluation", consequence=", so its scores mean nothing")
         return scores

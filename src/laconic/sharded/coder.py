@@ -1,9 +1,12 @@
 """ExchangeCoder: in training, rows that are fetched and sums that are folded are written in fewer bytes.
 
-A product has two exchanges, and each of them a way back:
+A product has two exchanges, and each of them a way back. With D and E the codec's decode and encode, and the rows
+between two ranks of width F:
 
-    fetch    x_u goes to the ranks that hold edges from u       backward: the gradients of x_u come back
-    fold     partial sums of out_v go to the owner of v         backward: the gradient of out_v goes there
+    fetch    (N, F) -> (M, F)   D(E(x_u)) comes to the ranks that hold edges from u; backward, gradients of x_u return
+    fold     (M, F) -> (N, F)   D(E(s_v)), partial sums, come to the owner of v; backward, gradients of out_v leave it
+
+    out_v = sum over edges here of a_vu D(E(x_u)) + sum over ranks q of D(E(s_qv)),    s_qv = sum_u a_vu x_u on q
 
 Each is a coded exchange of its own (`laconic.comm.coded_exchange`), both at the rates of one schedule.
 """
@@ -54,14 +57,12 @@ def coded_fetch(placement: Placement, codec: Codec, counts: Counts) -> CodedExch
 
 def coded_fold(placement: Placement, codec: Codec, counts: Counts) -> CodedExchange:
     """Returns the exchange of partial sums through a codec, given the sums that go from each rank to each, (P, P)."""
-    rows = placement.rows
-    assert isinstance(rows, AxisExchange)
+    lists, num_own, ids = _lists(placement), placement.block.num_own, placement.row_ids
     # Sums go the way back of the rows' lists, all of them.
-    others = torch.arange(rows.num_others)
-    sums = RowExchange(placement.communicator, others, rows.splits.reversed, rows.num_others)
-    sums.version = rows.lists.version
-    num_own, ids = placement.block.num_own, placement.row_ids
-    return CodedExchange(sums, codec, counts, ids[num_own:].numpy(), ids[rows.lists.send_rows].numpy())
+    others = torch.arange(lists.num_received)
+    splits, version = lists.splits.reversed, lists.version
+    sums = RowExchange(placement.communicator, others, splits, lists.num_received, version=version)
+    return CodedExchange(sums, codec, counts, ids[num_own:].numpy(), ids[lists.send_rows].numpy())
 
 
 @final

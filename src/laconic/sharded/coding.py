@@ -1,4 +1,7 @@
-"""Coding: a codec, a schedule of its rates, and what the rates go by."""
+"""Coding: a codec, a schedule of its rates, and what the rates go by.
+
+message of layer l from p to q in epoch t = E(rows_pq, r),    r = schedule(t, l, p, q; costs, errors measured)
+"""
 
 from dataclasses import dataclass
 from typing import final

@@ -97,24 +97,19 @@ def _fits(placement: Placement) -> bool:
 
 def _placed(placement: Placement, chosen: Covers) -> Placement:
     communicator, shard, before = placement.communicator, placement.shard, placement.exchange
-    num_own, line, starts = shard.num_rows, range(communicator.num_ranks), chosen.starts
-    limit = before.splits.largest
-    fetched = chosen.fetched
+    num_own, starts, fetched, limit = shard.num_rows, chosen.starts, chosen.fetched, before.splits.largest
     places = [fetched[numbers] - first for numbers, first in zip(by_rank(fetched, starts), starts[:-1], strict=True)]
     asked, splits = _tell(communicator, places, limit)
-    columns = AxisExchange(RowExchange(communicator, _rows_at(before, asked, splits), splits, num_own), line)
+    rows = RowExchange(communicator, _rows_at(before, asked, splits), splits, num_own, version=before.version)
     weight = None if shard.edge_weight is None else shard.edge_weight[torch.from_numpy(_is_cut(placement))]
     came, came_weight, folding = _tell_edges(communicator, chosen, weight, before, limit)
-    rows = AxisExchange(
-        RowExchange(communicator, torch.from_numpy(np.concatenate(chosen.summed)), folding, num_own), line
-    )
-    columns.lists.version = rows.lists.version = before.version
+    summed = torch.from_numpy(np.concatenate(chosen.summed))
+    sums = RowExchange(communicator, summed, folding, num_own, version=before.version)
     block, weights = _block(placement, chosen, fetched, came, came_weight, sum(folding.receive))
-    other_ids = rows.start_expand(shard.node_ids.unsqueeze(1), 1).wait().squeeze(1)
     return replace(
         placement,
-        operators=BlockOperators(block, num_own, weights, columns, rows),
-        row_ids=torch.cat([shard.node_ids, other_ids]),
+        operators=BlockOperators(block, num_own, weights, AxisExchange(rows), AxisExchange(sums)),
+        row_ids=torch.cat([shard.node_ids, sums.start(shard.node_ids).wait()]),
         column_ids=torch.cat([shard.node_ids, shard.halo_ids[torch.from_numpy(fetched)]]),
     )
 

@@ -157,36 +157,33 @@ class Hop:
 
 
 def find_hops(
-    sources: AxisExchange, adjacency: Adjacency, weight: Tensor | None, node_ids: Tensor, reach: int
+    lists: RowExchange, adjacency: Adjacency, weight: Tensor | None, node_ids: Tensor, reach: int
 ) -> tuple[Hop, ...]:
     """Returns the hops of this rank; all ranks call it together.
 
     Traffic, phase "setup": for each hop after the first, the edges into the rows of the hop before it.
 
     Args:
-        sources: brings the halo rows, which are the first hop.
+        lists: who sends which halo rows, which are the first hop, to whom.
         adjacency, weight: the edges into the owned rows, and their weights.
         node_ids: of the owned rows.
         reach: k.
     """
     if not reach:
         return ()
-    communicator = sources.lists.communicator
+    communicator = lists.communicator
     with communicator.ledger.phase("setup"):
-        edges = KnownEdges.of(sources.lists, adjacency, weight)
-        lists, found = sources.lists, []
-        ids = node_ids
+        edges, ids, found = KnownEdges.of(lists, adjacency, weight), node_ids, []
         for number in range(1, reach + 1):
             num_before = len(edges.place_of)
             is_empty = int(lists.num_received == 0)
             came = torch.cat([lists.start(ids).wait(), ids[:is_empty]])
             places = lists.start(torch.from_numpy(edges.place_of)).wait().numpy()
             edges = replace(edges, place_of=np.concatenate([edges.place_of, places, np.full(is_empty, -number)]))
-            line = range(communicator.num_ranks)
-            nothing = AxisExchange(RowExchange.of_nothing(communicator, num_before), line)
-            adjacency, weight = edges.compressed(num_before)
-            axes = HopAxis(AxisExchange(lists, line), is_empty), nothing
-            found.append(Hop(BlockOperators(adjacency, num_before, as_numbers(weight), *axes), came))
+            nothing = AxisExchange(RowExchange.of_nothing(communicator, num_before))
+            block, weights = edges.compressed(num_before)
+            axes = HopAxis(AxisExchange(lists), is_empty), nothing
+            found.append(Hop(BlockOperators(block, num_before, as_numbers(weights), *axes), came))
             if number < reach:
                 ids = torch.cat([ids, came])
                 edges = edges.with_edges_into(lists)

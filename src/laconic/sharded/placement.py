@@ -113,9 +113,8 @@ def at_destinations(before: Placement, shard: Shard, exchange: RowExchange) -> P
     Args:
         exchange: brings the shard's halo rows.
     """
-    line = range(exchange.communicator.num_ranks)
-    columns = AxisExchange(exchange, line)
-    rows = AxisExchange(RowExchange.of_nothing(exchange.communicator, shard.num_rows), line)
+    columns = AxisExchange(exchange)
+    rows = AxisExchange(RowExchange.of_nothing(exchange.communicator, shard.num_rows))
     return replace(
         before,
         shard=shard,

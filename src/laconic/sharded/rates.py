@@ -1,7 +1,13 @@
 """RatePlan: at which rate each message of a run goes, and how many bytes that takes.
 
-A *line* is the messages of one layer from one rank to another. Rows that are fetched and partial sums that are folded
-between the same two ranks go at the same rate.
+A *line* is the messages of one layer l from rank p to rank q. The schedule gives its rate r(l, p, q) from the epoch and
+from what was measured before it. Rows that are fetched and partial sums that are folded between the same two ranks go
+at the same rate:
+
+    bytes of a line = sum over its exchanges e of B(rows_pq(e), w_e, r(l, p, q))
+
+with B the codec's size of a message, rows_pq(e) the rows or sums of the exchange, and w_e their width. Rates are
+matrices, (P, P), the same on all ranks; r = 1 goes as it is.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Reach: over how many hops rows of other ranks are computed here, so that their messages vanish."""
+"""Reach: over how many hops rows of other ranks are computed here, so that their messages vanish.
+
+With reach k a rank holds n_k rows, those within k hops of its n_0 own rows. A model sums up rows that change L times.
+The first k sums turn n_k rows into n_0, with the matrices of `hops.py`; rows are exchanged in the other L - k.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +10,6 @@ import numpy as np
 import torch
 
 from laconic.errors import ConfigError
-from laconic.sharded.axis import AxisExchange
 from laconic.sharded.chunk_map import ChunkMap
 from laconic.sharded.hops import find_hops
 from laconic.sharded.placement import Placement
@@ -39,5 +42,5 @@ def with_reach(placement: Placement, reach: int) -> Placement:
     with communicator.ledger.phase("setup"):
         if communicator.all_reduce(torch.tensor([shard.num_rows]), op="min") < 2:
             return placement
-    hops = find_hops(AxisExchange(placement.exchange), shard.adjacency, shard.edge_weight, shard.node_ids, reach)
+    hops = find_hops(placement.exchange, shard.adjacency, shard.edge_weight, shard.node_ids, reach)
     return replace(placement, hops=hops)

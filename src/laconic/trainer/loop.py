@@ -1,6 +1,6 @@
 """The story of a run. Read it top to bottom: epochs of steps, a score, a row, now and then a checkpoint.
 
-It knows neither files nor flags, nor how ranks share the work: those are the members of `Run`.
+It knows neither files nor flags, nor how ranks share the work: those are the parts of `Run`.
 """
 
 import time
@@ -51,7 +51,7 @@ def train_epoch(run: Run) -> bool:
     since = time.perf_counter()
     shard = run.session.start_epoch(epoch, state.step)
     state.count_switch(time.perf_counter() - since)
-    batches = run.members.batches.of_epoch(epoch, shard, start_step=state.step)
+    batches = run.prepared.batches.of_epoch(epoch, shard, start_step=state.step)
     try:
         since = time.perf_counter()
         for batch in batches:
@@ -59,7 +59,7 @@ def train_epoch(run: Run) -> bool:
             now = time.perf_counter()
             state.count_step(loss, num_rows=batch.num_rows, seconds=now - since, wait_seconds=batch.wait_seconds)
             since = now
-            if state.step < run.members.batches.num_steps and run.is_interrupted():
+            if state.step < run.prepared.batches.num_steps and run.is_interrupted():
                 return False
     finally:
         batches.close()
@@ -78,12 +78,12 @@ def train_step(run: Run, batch: Batch) -> float:
             out = run_model(run.model, batch.shard)
             check_outputs(run, out, len(batch.shard.y))
             loss = session.loss(usual_loss(batch.shard.y), out, batch.shard, batch.factors)
-        run.members.optimizer.zero_grad()
+        run.prepared.optimizer.zero_grad()
         torch.autograd.backward(loss)
     # Before the step: a loss that is NaN has gradients that are, and the weights would be lost.
     value = loss.item()
     check_loss(value)
-    run.members.optimizer.step()
+    run.prepared.optimizer.step()
     return value
 
 
@@ -97,11 +97,11 @@ def close_epoch(run: Run) -> None:
     since = time.perf_counter()
     if is_due:
         run.outputs.display.phase("Evaluating on the whole graph")
-    scores = run.members.evaluation(run.model, run.session.shard) if is_due else {}
+    scores = run.prepared.evaluation(run.model, run.session.shard) if is_due else {}
     record = run.state.close_epoch(loss, scores, time.perf_counter() - since)
     if run.state.is_better(record):
         run.keep_as_best(record)
-    run.outputs.tell(record, run.members.evaluation.metric)
+    run.outputs.tell(record, run.prepared.evaluation.metric)
     run.outputs.tell_coverage(run.session.worker.take_records())
 
 
@@ -118,7 +118,7 @@ def check_outputs(run: Run, out: object, num_rows: int) -> None:
     num_classes = run.session.num_classes
     if isinstance(out, Tensor) and out.dim() == 2 and len(out) == num_rows:
         # A model may know classes that this graph has none of.
-        has_more = out.shape[1] > num_classes and not run.members.evaluation.is_multilabel
+        has_more = out.shape[1] > num_classes and not run.prepared.evaluation.is_multilabel
         if out.shape[1] == num_classes or has_more:
             return
     came = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"

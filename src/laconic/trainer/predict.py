@@ -24,7 +24,7 @@ from laconic.session.data import describe_data, open_data
 from laconic.session.evaluate import whole_graph_logits
 from laconic.session.predictions import Predictions, gather_predictions
 from laconic.store import Manifest, looks_like_store, open_store
-from laconic.strategies import parse_strategy, strategy_for
+from laconic.strategies import parse_strategy
 from laconic.strategies.base import ExpectedRun
 from laconic.trainer.checkpoint import Checkpoints, Which
 from laconic.trainer.run_folder import RunFolder
@@ -53,7 +53,7 @@ def predict(
         which: the checkpoint: "best" or "last".
         graph, model, communicator: as in `start`.
     """
-    with together(communicator) as communicator:
+    with together(communicator) as (communicator, _):
         config = RunFolder.open(path).config()
         checkpoints = Checkpoints(path / "checkpoints")
         snapshot = checkpoints.load(which)
@@ -77,8 +77,8 @@ def predict(
         if isinstance(config.model, OwnModel):
             facts["model"] = config.model.sha256
         check_agreement(communicator, {name: str(fact) for name, fact in facts.items()})
-        # The exact ones, whatever the model was trained with.
-        strategy = parse_strategy(strategy_for("auto", communicator.num_ranks))
+        # Exact, whatever the model was trained with. One pass is not worth constants from which to compute rows.
+        strategy = parse_strategy("single" if communicator.num_ranks == 1 else "exchange(reach=0)")
         session = Session(data, strategy, config.training.seed, communicator)
         if model is None:
             tell_kept_model(config, communicator)

@@ -14,8 +14,8 @@ from laconic.records import EpochRecord, LedgerRecord, format_record, parse_reco
 from laconic.session import Session
 from laconic.trainer.config import Config
 from laconic.trainer.interrupts import Interrupts
-from laconic.trainer.members import Members
 from laconic.trainer.outputs import Outputs
+from laconic.trainer.prepared import PreparedRun
 from laconic.trainer.snapshot import Snapshot, copy_model, copy_optimizer, load_model, load_optimizer
 from laconic.trainer.state import TrainingState
 
@@ -25,10 +25,10 @@ _OF_STRATEGY = "strategy."
 @final
 @dataclass
 class Run:
-    """A run under way. `loop.py` says in which order its members act."""
+    """A run under way. `loop.py` says in which order its parts act."""
 
     config: Config
-    members: Members
+    prepared: PreparedRun
     outputs: Outputs
     interrupts: Interrupts
     state: TrainingState
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def session(self) -> Session:
-        return self.members.session
+        return self.prepared.session
 
     def is_interrupted(self) -> bool:
         """Whether any rank was told to end; all ranks ask together, so that they end at the same step."""
@@ -69,7 +69,7 @@ class Run:
     def keep_as_best(self, record: EpochRecord) -> None:
         """Remembers the model as it is now as the best one."""
         self.state.best = record
-        self.unsaved_best = Snapshot(record.epoch, 0, copy_model(self.model), notes={"inputs": self.members.inputs})
+        self.unsaved_best = Snapshot(record.epoch, 0, copy_model(self.model), notes={"inputs": self.prepared.inputs})
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, and the best model if the disk does not have it yet."""
@@ -83,7 +83,7 @@ class Run:
         self.unsaved_best = None
 
     def _snapshot(self) -> Snapshot:
-        tensors, rest = copy_optimizer(self.members.optimizer)
+        tensors, rest = copy_optimizer(self.prepared.optimizer)
         return Snapshot(
             self.state.epoch,
             self.state.step,
@@ -95,7 +95,7 @@ class Run:
                 "torch_rng": torch.get_rng_state(),
             },
             {
-                "inputs": self.members.inputs,
+                "inputs": self.prepared.inputs,
                 "state": self.state.to_json(),
                 "optimizer": rest,
                 "strategy": self.session.worker.state(),
@@ -117,7 +117,7 @@ class Run:
             self.unsaved_best = None
 
 
-def restore(members: Members, snapshot: Snapshot, where: Path) -> TrainingState:
+def restore(prepared: PreparedRun, snapshot: Snapshot, where: Path) -> TrainingState:
     """Puts model, optimizer, strategy and torch's random state back to where `snapshot` was taken; returns the rest.
 
     It writes nothing: a checkpoint that does not fit is refused while the run is still as it was.
@@ -125,13 +125,13 @@ def restore(members: Members, snapshot: Snapshot, where: Path) -> TrainingState:
     Args:
         where: the checkpoint's folder, for errors.
     """
-    worker = members.session.worker
-    load_model(members.session.model, snapshot, where)
+    worker = prepared.session.worker
+    load_model(prepared.session.model, snapshot, where)
     try:
         tensors = dict(snapshot.training)
         torch_rng = tensors.pop("torch_rng")
         of_strategy = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_OF_STRATEGY)}
-        load_optimizer(members.optimizer, tensors, snapshot.notes["optimizer"])
+        load_optimizer(prepared.optimizer, tensors, snapshot.notes["optimizer"])
         worker.load_state(snapshot.notes["strategy"])
         worker.load_tensors({name.removeprefix(_OF_STRATEGY): value for name, value in of_strategy.items()})
         state = TrainingState.from_json(dict(snapshot.notes["state"]))

@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ from laconic.trainer.config import Config, with_fixed_interval
 from laconic.trainer.config_file import Layer, as_layer, differences, resolve
 from laconic.trainer.interrupts import Interrupts
 from laconic.trainer.loop import train
-from laconic.trainer.members import Members, prepared_members
 from laconic.trainer.outputs import FolderOutputs, NoOutputs, Outputs
+from laconic.trainer.prepared import PreparedRun, prepared_run
 from laconic.trainer.progress import Display, Silent
 from laconic.trainer.run import Run, restore
 from laconic.trainer.run_folder import RunFolder, check_target
@@ -71,23 +71,21 @@ def start(
         communicator: how ranks talk; by default those that torchrun or SLURM started come together, and one alone is
             one rank.
     """
-    shown = display or Silent()
-    with together(communicator, shown) as communicator:
-        shown = shown if communicator.rank == 0 else Silent()
+    with together(communicator, display) as (communicator, shown):
         _check_no_reverse_edges(config, graph)
         if communicator.rank == 0:
             check_target(config)
         config = with_fixed_interval(_with_absolute_source(config))
         config = _with_strategy(config, communicator)
         _check_same(config, communicator)
-        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator, shown) as members:
+        with using_threads(config.run.threads), prepared_run(config, graph, model, communicator, shown) as prepared:
             _tell_of_change(config, communicator)
-            config = _with_objects(config, graph, model, members)
+            config = _with_objects(config, graph, model, prepared)
             shown.phase("Loading the kernels, or compiling them where this is the first time")
             _compile_kernels(config.model)
-            folder = RunFolder.create(config, members.session.about.name) if communicator.rank == 0 else None
+            folder = RunFolder.create(config, prepared.session.about.name) if communicator.rank == 0 else None
             with using_seed(config.training.seed):
-                return _carry_out(config, folder, members, TrainingState(), shown)
+                return _carry_out(config, folder, prepared, TrainingState(), shown)
 
 
 def resume(
@@ -106,9 +104,7 @@ def resume(
         layers: settings given anew; only `training.epochs` and the `run` section may differ from the run's own.
         graph, model, display, communicator: as in `start`.
     """
-    shown = display or Silent()
-    with together(communicator, shown) as communicator:
-        shown = shown if communicator.rank == 0 else Silent()
+    with together(communicator, display) as (communicator, shown):
         folder = RunFolder.open(path)
         if communicator.rank == 0:
             folder.check_is_writable()
@@ -121,13 +117,13 @@ def resume(
                 f"{path} has already been trained for {snapshot.epoch} epochs; training.epochs is "
                 f"{config.training.epochs}."
             )
-        with using_threads(config.run.threads), prepared_members(config, graph, model, communicator, shown) as members:
+        with using_threads(config.run.threads), prepared_run(config, graph, model, communicator, shown) as prepared:
             check_agreement(communicator, {"checkpoint": snapshot.name})
             if model is None:
                 tell_kept_model(config, communicator)
-            _check_inputs(path, snapshot, members.inputs)
+            _check_inputs(path, snapshot, prepared.inputs)
             with using_seed(config.training.seed):
-                state = restore(members, snapshot, checkpoints.folder / snapshot.name)
+                state = restore(prepared, snapshot, checkpoints.folder / snapshot.name)
                 if model is None:
                     shown.phase("Loading the kernels, or compiling them where this is the first time")
                     _compile_kernels(config.model)
@@ -136,20 +132,22 @@ def resume(
                 if communicator.rank == 0:
                     _take_up(config, folder, snapshot)
                 own = folder if communicator.rank == 0 else None
-                return _carry_out(config, own, members, state, shown)
+                return _carry_out(config, own, prepared, state, shown)
 
 
 @contextmanager
-def together(communicator: Communicator | None, display: Display | None = None) -> Iterator[Communicator]:
-    """Gives the ranks that belong together; those that were brought together here also part."""
-    if communicator is not None:
-        yield communicator
-        return
-    if display is not None and rank_environment() is not None:
-        display.phase("Waiting for the other ranks to start")
-    communicator = join_ranks()
-    with communicator.transport:
-        yield communicator
+def together(
+    communicator: Communicator | None, display: Display | None = None
+) -> Iterator[tuple[Communicator, Display]]:
+    """Gives the ranks that belong together, and the display of rank 0; those that were brought together here part."""
+    shown = display or Silent()
+    with ExitStack() as parting:
+        if communicator is None:
+            if rank_environment() is not None:
+                shown.phase("Waiting for the other ranks to start")
+            communicator = join_ranks()
+            parting.enter_context(communicator.transport)
+        yield communicator, shown if communicator.rank == 0 else Silent()
 
 
 def _check_same(config: Config, communicator: Communicator) -> None:
@@ -193,9 +191,9 @@ def _take_up(config: Config, folder: RunFolder, snapshot: Snapshot) -> None:
 
 
 def _carry_out(
-    config: Config, folder: RunFolder | None, members: Members, state: TrainingState, display: Display
+    config: Config, folder: RunFolder | None, prepared: PreparedRun, state: TrainingState, display: Display
 ) -> Summary:
-    session, exact = members.session, None
+    session, exact = prepared.session, None
     if session.communicator.num_ranks > 1 and not config.training.batch_size:
         # Exact exchange draws no mini-batches: with them there is nothing to compare.
         exact = predict_exact(session.worker, session.communicator)
@@ -207,10 +205,10 @@ def _carry_out(
         return FolderOutputs(folder, display, tensorboard=board, next_epoch=state.epoch + 1, exact=exact)
 
     with Interrupts() as interrupts, outputs() as opened:
-        run = Run(config, members, opened, interrupts, state)
+        run = Run(config, prepared, opened, interrupts, state)
         # What it took to come here belongs to no epoch of its own.
         run.count_traffic()
-        opened.display.start(done=state.epoch, total=config.training.epochs, metric=members.evaluation.metric)
+        opened.display.start(done=state.epoch, total=config.training.epochs, metric=prepared.evaluation.metric)
         try:
             ending = train(run)
         finally:
@@ -238,12 +236,12 @@ def _compile_sample_kernels(spec: ModelSpec) -> None:
         notice.cancel()
 
 
-def _with_objects(config: Config, graph: Graph | None, model: nn.Module | None, members: Members) -> Config:
+def _with_objects(config: Config, graph: Graph | None, model: nn.Module | None, prepared: PreparedRun) -> Config:
     """Returns the configuration with the objects that were given in place of what it named."""
     if model is not None:
         config = dataclasses.replace(config, model=GivenModel.of(model))
     if graph is not None:
-        source = given_source(graph, members.inputs["checksum"])
+        source = given_source(graph, prepared.inputs["checksum"])
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
     return config
 

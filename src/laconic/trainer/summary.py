@@ -62,7 +62,7 @@ def summarise(run: Run, folder: Path, ending: Ending) -> Summary:
         folder=folder,
         ending=ending,
         signal=run.signal if ending == "interrupted" else None,
-        metric=run.members.evaluation.metric,
+        metric=run.prepared.evaluation.metric,
         # Not the rows: ranks other than 0 have none of those before a resumption.
         num_epochs=run.state.epoch,
         best=run.state.best,

@@ -46,14 +46,14 @@ def area_by_pairs(scores: torch.Tensor, is_positive: torch.Tensor) -> float:
 
 
 def test_accuracy_is_the_share_of_right_classes_in_each_split(shard, logits):
-    scores = Evaluation("auto", shard)(Fixed(logits))
+    scores = Evaluation("auto", shard)(Fixed(logits), shard)
     right = logits.argmax(dim=1) == shard.y
     for split, mask in (("train", shard.train_mask), ("val", shard.val_mask), ("test", shard.test_mask)):
         assert scores[split] == pytest.approx(float(right[mask].double().mean()), abs=1e-6)
 
 
 def test_micro_f1_of_one_class_per_node_is_its_accuracy(shard, logits):
-    assert Evaluation("micro_f1", shard)(Fixed(logits)) == Evaluation("accuracy", shard)(Fixed(logits))
+    assert Evaluation("micro_f1", shard)(Fixed(logits), shard) == Evaluation("accuracy", shard)(Fixed(logits), shard)
 
 
 def test_micro_f1_of_labels_counts_them_all_together(labelled, logits):
@@ -61,38 +61,38 @@ def test_micro_f1_of_labels_counts_them_all_together(labelled, logits):
     assert evaluation.metric == "micro_f1"
     guess, truth = logits[labelled.test_mask] > 0, labelled.y[labelled.test_mask] > 0
     hits, misses = int((guess & truth).sum()), int((guess ^ truth).sum())
-    assert evaluation(Fixed(logits))["test"] == pytest.approx(2 * hits / (2 * hits + misses), abs=1e-6)
+    assert evaluation(Fixed(logits), labelled)["test"] == pytest.approx(2 * hits / (2 * hits + misses), abs=1e-6)
 
 
 def test_accuracy_of_labels_is_the_share_of_right_ones(labelled, logits):
     right = (logits > 0) == (labelled.y > 0)
-    scores = Evaluation("accuracy", labelled)(Fixed(logits))
+    scores = Evaluation("accuracy", labelled)(Fixed(logits), labelled)
     assert scores["val"] == pytest.approx(float(right[labelled.val_mask].double().mean()), abs=1e-6)
 
 
 def test_roc_auc_of_labels_is_the_mean_over_those_that_some_have_and_some_not(labelled, logits):
     rows = labelled.train_mask
     areas = [area_by_pairs(logits[rows, c], labelled.y[rows, c] > 0) for c in range(3)]
-    assert Evaluation("roc_auc", labelled)(Fixed(logits))["train"] == pytest.approx(sum(areas) / 3, abs=1e-6)
+    assert Evaluation("roc_auc", labelled)(Fixed(logits), labelled)["train"] == pytest.approx(sum(areas) / 3, abs=1e-6)
 
 
 def test_roc_auc_of_classes_compares_each_with_the_rest(shard, logits):
     rows, chance = shard.train_mask, logits.double().softmax(dim=1)
     areas = [area_by_pairs(chance[rows, c], shard.y[rows] == c) for c in range(4)]
-    assert Evaluation("roc_auc", shard)(Fixed(logits))["train"] == pytest.approx(sum(areas) / 4, abs=1e-6)
+    assert Evaluation("roc_auc", shard)(Fixed(logits), shard)["train"] == pytest.approx(sum(areas) / 4, abs=1e-6)
 
 
 def test_roc_auc_of_two_classes_is_the_area_for_the_second(small_graph, logits):
     shard = Shard.whole(dataclasses.replace(small_graph, y=small_graph.y % 2, num_classes=2))
     rows = shard.test_mask
     area = area_by_pairs(logits[rows, 1] - logits[rows, 0], shard.y[rows] == 1)
-    assert Evaluation("roc_auc", shard)(Fixed(logits[:, :2]))["test"] == pytest.approx(area, abs=1e-6)
+    assert Evaluation("roc_auc", shard)(Fixed(logits[:, :2]), shard)["test"] == pytest.approx(area, abs=1e-6)
 
 
 def test_roc_auc_tells_confident_outputs_apart(small_graph):
     shard = Shard.whole(dataclasses.replace(small_graph, y=small_graph.y % 2, num_classes=2))
     confident = torch.stack([torch.zeros(60), 20.0 + shard.y], dim=1)
-    assert Evaluation("roc_auc", shard)(Fixed(confident))["test"] == 1.0
+    assert Evaluation("roc_auc", shard)(Fixed(confident), shard)["test"] == 1.0
 
 
 def test_roc_auc_counts_a_tie_as_half_a_pair_in_order(labelled, logits):
@@ -100,9 +100,9 @@ def test_roc_auc_counts_a_tie_as_half_a_pair_in_order(labelled, logits):
     assert len(coarse.unique()) < 10, "there are ties"
     rows = labelled.test_mask
     areas = [area_by_pairs(coarse[rows, c], labelled.y[rows, c] > 0) for c in range(3)]
-    scores = Evaluation("roc_auc", labelled)(Fixed(coarse))
+    scores = Evaluation("roc_auc", labelled)(Fixed(coarse), labelled)
     assert scores["test"] == round(sum(areas) / 3, 7)
-    assert set(Evaluation("roc_auc", labelled)(Fixed(torch.zeros(60, 4))).values()) == {0.5}
+    assert set(Evaluation("roc_auc", labelled)(Fixed(torch.zeros(60, 4)), labelled).values()) == {0.5}
 
 
 def test_roc_auc_of_a_split_with_one_class_is_refused(small_graph):
@@ -115,7 +115,7 @@ def test_roc_auc_of_a_split_with_one_class_is_refused(small_graph):
 @pytest.mark.parametrize("was_training", [True, False])
 def test_the_model_is_asked_in_eval_mode_without_gradients_and_put_back(shard, logits, was_training):
     model = Fixed(logits).train(was_training)
-    Evaluation("accuracy", shard)(model)
+    Evaluation("accuracy", shard)(model, shard)
     assert model.modes == [(False, False)]
     assert model.training == was_training
 
@@ -134,7 +134,7 @@ def test_the_mode_is_put_back_after_an_error_too(shard):
 def test_outputs_that_are_not_finite_are_no_score(shard, logits):
     logits[59, 3] = torch.nan
     with pytest.raises(DivergedError, match="NaN"):
-        Evaluation("accuracy", shard)(Fixed(logits))
+        Evaluation("accuracy", shard)(Fixed(logits), shard)
 
 
 def test_predictions_are_the_likeliest_class_or_the_likely_labels(logits):

@@ -24,7 +24,7 @@ from laconic.records import EpochRecord, read_records
 from laconic.session import Session
 from laconic.strategies.base import Strategy
 from laconic.strategies.single import PlacedWhole, Single
-from laconic.trainer import Config, RunConfig, TrainingConfig, members, start
+from laconic.trainer import Config, RunConfig, TrainingConfig, prepared, start
 
 NUM_RANKS = 2
 EXACT = {"rtol": 0, "atol": 1e-10}
@@ -159,7 +159,7 @@ def test_the_trainer_trains_and_scores_on_the_shard_of_the_epoch(graph, on_ranks
         return {key: value.clone() for key, value in model.state_dict().items()}
 
     (alone,) = on_ranks(1, lambda communicator: run(communicator, "alone"))
-    monkeypatch.setattr(members, "parse_strategy", lambda _: AllRows())
+    monkeypatch.setattr(prepared, "parse_strategy", lambda _: AllRows())
     together = on_ranks(NUM_RANKS, lambda communicator: run(communicator, "together"))
     for of_rank in together:
         for name, value in alone.items():

@@ -16,8 +16,10 @@ from laconic.comm.ledger import Ledger
 from laconic.comm.transport import run_ranks
 from laconic.comm.transport.local import LocalTransport
 from laconic.errors import ConfigError
+from laconic.sharded import edge_placement
 from laconic.sharded import placement as placements
 from laconic.sharded.block import BlockMap
+from laconic.sharded.cover import Covers
 from laconic.sharded.edge_placement import find_covers, with_edges_at
 from laconic.sharded.plan import make_plan
 from laconic.sharded.survey import GridSizes, survey
@@ -68,6 +70,24 @@ def test_one_axis_is_weighed_by_the_rows_sums_and_edges_of_its_cover(num_ranks):
     assert covered[0].words * width == words / 2 < plain[0].words * width
     assert (covered[0].num_edges, covered[0].num_rows) == (num_edges, num_rows)
     assert covered[1:] == plain[1:]
+
+
+def test_a_cover_that_does_not_fit_is_not_looked_for_and_one_axis_is_weighed_by_its_halo_rows(monkeypatch):
+    graph = random_graph(60, 200, num_features=12)
+    monkeypatch.setattr(edge_placement, "memory_limit", lambda communicator: 1)
+    monkeypatch.setattr(Covers, "of", lambda *arguments: pytest.fail("a cover was looked for"))
+    copies = [GCN(12, 9, 2, 5).double() for _ in range(4)]
+
+    def run(transport):
+        placed = place("full_graph(partitioner=random)", graph, copies[transport.rank], transport)
+        one_axis = next(each.sizes for each in placed.plan.candidates if each.grid == Grid(pi=4))
+        named = place('full_graph(partitioner=random, grid="1d")', graph, copies[transport.rank], transport)
+        return one_axis.words, 2 * named.placement.exchange.num_received, one_axis
+
+    found = run_ranks(4, run)
+    # Rows that come forward, and gradients that come backward for the rows that went.
+    assert found[0][0] <= max(received for _, received, _ in found)
+    assert found[0][2].num_messages == 3
 
 
 def test_the_edges_of_every_block_are_counted():

@@ -1,7 +1,7 @@
 """What `gradient_only` refuses, and with which words; what it warns of."""
 
 import logging
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -166,3 +166,24 @@ def test_the_log_says_where_exact_exchange_is_the_faster(settings, is_told, grap
     told = [record.getMessage() for record in caplog.records if "exchange" in record.getMessage()]
     assert len(told) == is_told
     assert not told or told[0].startswith("The strategy exchange, which is exact, should be faster here: at 1e+09 mbit")
+
+
+def test_the_exchange_that_is_compared_has_its_edges_placed_by_a_cover(graph, on_ranks, caplog):
+    """Where every edge between ranks ends in one node of each rank, one partial sum travels for many rows."""
+    ends = torch.arange(graph.num_nodes)
+    star = replace(graph, edge_index=torch.stack([ends, torch.zeros_like(ends)]), edge_weight=None)
+    seconds = {}
+
+    def begin(communicator, link_mbit):
+        model = GraphSAGE(graph.num_features, 16, 3, 4).double()
+        start(f"gradient_only(partitioner=hash, link_mbit={link_mbit})", star, model, communicator)
+
+    for link_mbit in (1e9, 1e8):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            on_ranks(2, lambda communicator, link_mbit=link_mbit: begin(communicator, link_mbit))
+        [told] = [record.getMessage() for record in caplog.records if "should be faster here" in record.getMessage()]
+        seconds[link_mbit] = float(told.split("travel ")[1].split(" s")[0])
+    # One sum each way for the only node that others send to: two changing sums of 16 float64, forward and backward.
+    assert seconds[1e8] == pytest.approx(10 * seconds[1e9], rel=0.1)
+    assert seconds[1e9] <= 2 * 2 * 16 * 8 * 8e-6 / 1e9 * 1.1

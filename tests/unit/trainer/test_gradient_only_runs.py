@@ -201,6 +201,6 @@ def test_evaluation_is_exact_whatever_was_trained_on(tmp_path, graph, carry_out,
     carry_out(3, config_at(tmp_path / "run", strategy=WAYS["storage"], epochs=3), graph)
     alone = copy.deepcopy(model)
     alone.load_state_dict(checkpoint_in(tmp_path / "run").model)
-    scores = Evaluation("accuracy", Shard.whole(graph))(alone)
+    scores = Evaluation("accuracy", Shard.whole(graph))(alone, Shard.whole(graph))
     last = epochs_in(tmp_path / "run")[-1]
     assert scores == {"train": last.train, "val": last.val, "test": last.test}

@@ -253,7 +253,7 @@ def test_a_run_folder_that_cannot_be_written_is_refused_before_the_graph_is_load
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    monkeypatch.setattr("laconic.trainer.members.open_data", lambda *source: pytest.fail("the graph was loaded"))
+    monkeypatch.setattr("laconic.trainer.prepared.open_data", lambda *source: pytest.fail("the graph was loaded"))
     with pytest.raises(CheckpointError, match=r"run cannot be written: .*Permission denied"):
         resume(tmp_path / "run", [{"training": {"epochs": 12}}])
 

@@ -152,11 +152,13 @@ class Waiter:
             break_connections: whether to end a wait that goes on.
         """
         self._jobs.put(None)
-        if break_connections and self._last is not None and not self._last.is_completed():
+        waits = self._last is not None and not self._last.is_completed()
+        if self._last is not None and waits and break_connections:
             self._last.abandon()
         # Messages hold on to the store by which their connections were made.
         self._last = None
-        self._thread.join(_ABANDON_SECONDS if break_connections else 0.0)
+        # One that waits over connections of others is left to its wait.
+        self._thread.join(0.0 if waits and not break_connections else _ABANDON_SECONDS)
 
     def _work(self) -> None:
         while (messages := self._jobs.get()) is not None:

@@ -3,25 +3,19 @@
 from collections.abc import Sequence
 from typing import final
 
-import torch
 from torch import Tensor
 
 from laconic.comm.pending import Pending
-from laconic.comm.transport.base import (
-    Reduction,
-    Transport,
-    check_all_gather,
-    check_all_to_all,
-    check_reduce_scatter,
-)
+from laconic.comm.transport.base import check_all_gather, check_all_to_all, check_reduce_scatter
+from laconic.comm.transport.silent import SilentTransport
 
 
 @final
-class LocalTransport(Transport):
+class LocalTransport(SilentTransport):
     """One rank that talks to nobody."""
 
     def __init__(self) -> None:
-        super().__init__(0, 1, torch.device("cpu"))
+        super().__init__(0, 1)
 
     def start_all_to_all(
         self, out: Tensor, out_sizes: Sequence[int], data: Tensor, sizes: Sequence[int]
@@ -30,28 +24,10 @@ class LocalTransport(Transport):
         out.copy_(data)
         return Pending.done(None)
 
-    def start_all_reduce(self, tensor: Tensor, op: Reduction) -> Pending[None]:
-        return Pending.done(None)
-
     def start_all_gather(self, out: Tensor, data: Tensor) -> Pending[None]:
         check_all_gather(self, out, data)
-        out[0].copy_(data)
-        return Pending.done(None)
+        return super().start_all_gather(out, data)
 
     def start_reduce_scatter(self, out: Tensor, data: Tensor, sizes: Sequence[int]) -> Pending[None]:
         check_reduce_scatter(self, out, data, sizes)
-        out.copy_(data)
-        return Pending.done(None)
-
-    def start_broadcast(self, tensor: Tensor, root: int) -> Pending[None]:
-        assert root == 0
-        return Pending.done(None)
-
-    def barrier(self) -> None:
-        pass
-
-    def announce_failure(self, error: BaseException) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        return super().start_reduce_scatter(out, data, sizes)

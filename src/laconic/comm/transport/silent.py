@@ -1,7 +1,6 @@
 """SilentTransport: a rank among others that say nothing. For rehearsals, which count what would be sent."""
 
 from collections.abc import Sequence
-from typing import final
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from laconic.comm.pending import Pending
 from laconic.comm.transport.base import Reduction, Transport
 
 
-@final
 class SilentTransport(Transport):
     """What should come from other ranks is 0."""
 

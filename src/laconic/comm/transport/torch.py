@@ -161,19 +161,19 @@ class TorchTransport(Transport):
         with suppress(StoreGoneError):
             self._watch.notes.close(None if self._watch.had_trouble else self._next_number)
         self._waiter.close(break_connections=self._place is not None)
-        if self._place is None:
-            return
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        self._under_way.clear()
-        self._in_first_round.clear()
-        deadline = time.monotonic() + _LINGER_SECONDS
-        with suppress(StoreGoneError):
-            while self._place.keeps_store and self._watch.notes.num_closed() < self.num_ranks:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.02)
-        # The last reference to the store, and with it to the thread that serves it.
+        if self._place is not None:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            self._under_way.clear()
+            self._in_first_round.clear()
+            deadline = time.monotonic() + _LINGER_SECONDS
+            with suppress(StoreGoneError):
+                while self._place.keeps_store and self._watch.notes.num_closed() < self.num_ranks:
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.02)
+        # The last references to the store, and with them to its connections and to the thread that serves it: while
+        # the interpreter ends it would be too late.
         del self._store, self._watch
 
     def _start_exchange(

@@ -1,4 +1,4 @@
-"""Members: all that takes part in training, built from a configuration and checked before any file is written."""
+"""PreparedRun: all that takes part in training, built from a configuration and checked before any file is written."""
 
 import logging
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @final
 @dataclass(frozen=True)
-class Members:
+class PreparedRun:
     """The data, the model, and who trains and scores it."""
 
     session: Session
@@ -44,24 +44,24 @@ class Members:
 
 
 @contextmanager
-def prepared_members(
+def prepared_run(
     config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator, display: Display
-) -> Iterator[Members]:
+) -> Iterator[PreparedRun]:
     """Loads, builds and checks everything that a run needs, and writes nothing; the model is plain again at the end.
 
     Args:
         display: told which phase is under way.
     """
-    members = _build_members(config, graph, model, communicator, display)
+    prepared = _prepare(config, graph, model, communicator, display)
     try:
-        yield members
+        yield prepared
     finally:
-        members.session.detach()
+        prepared.session.detach()
 
 
-def _build_members(
+def _prepare(
     config: Config, graph: Graph | None, model: nn.Module | None, communicator: Communicator, display: Display
-) -> Members:
+) -> PreparedRun:
     training, source = config.training, config.data.source
     data: Graph | Store
     if graph is None:
@@ -97,7 +97,7 @@ def _build_members(
     )
     warn_of_unused_weights(model, placed.shard)
     display.phase("Preparing the model and the first step")
-    members = Members(
+    prepared = PreparedRun(
         session=session,
         optimizer=build_optimizer(model.parameters(), training),
         batches=choose_batches(config, session, placed, num_hops=num_hops),
@@ -106,7 +106,7 @@ def _build_members(
     )
     # Last, when nothing can be refused any more: a model of the caller's is left alone by a run that never began.
     session.attach(model, placed)
-    return members
+    return prepared
 
 
 def _placing(session: Session) -> str:
