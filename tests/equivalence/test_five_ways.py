@@ -12,12 +12,15 @@ import torch
 import torch.nn.functional as F
 from tests.equivalence.coded_runs import check_predicted, run_coded, sage, total
 from tests.equivalence.halo_runs import EPOCHS, IN, OUT, Stack, check_equal, check_traffic, make_graph, outcomes
-from tests.placing import start
+from tests.placing import place, start
 from torch import nn
 from torch_geometric.nn import APPNP, GAT, GCN, GIN, GATConv, GCNConv, GraphConv, GraphSAGE, SGConv
 
 from laconic.comm import run_ranks
 from laconic.errors import CheckpointError, ConfigError, UnsupportedModelError
+from laconic.sharded import reach_choice
+from laconic.sharded.reach import with_reach
+from laconic.sharded.trace import Traces
 from laconic.strategies import parse_strategy
 
 
@@ -227,11 +230,51 @@ def test_memories_of_codecs_for_other_edges_are_refused_with_the_settings_to_tak
     run_ranks(3, on_rank)
 
 
-def test_hops_that_would_bring_most_of_the_graph_are_not_chosen():
+def choices(text: str, build, num_ranks: int = 4) -> set[str]:
+    """What the ranks chose, for a graph whose parts have most of their neighbours elsewhere."""
     graph = make_graph(60)
+    return set(run_ranks(num_ranks, lambda transport: start(text, graph, build(), transport).choice))
+
+
+def deep() -> GraphSAGE:
+    return GraphSAGE(IN, 8, 4, OUT).double()
+
+
+def test_a_second_hop_is_chosen_where_the_link_is_slow_and_memory_allows(monkeypatch):
+    slow = "exchange(partitioner=random, link_mbit=0.001)"
+    assert choices(slow, deep) == {"edges=cover, reach=2"}
+    monkeypatch.setattr(reach_choice, "memory_limit", lambda communicator: 20_000)
+    assert choices(slow, deep) == {"edges=cover, reach=1"}
+
+
+def test_a_hop_that_could_not_win_is_not_looked_for(monkeypatch):
+    """With so fast a link that only the first hop pays, the edges into halo rows are never asked for."""
+    asked = []
+    monkeypatch.setattr(
+        reach_choice, "with_reach", lambda placement, reach: asked.append(reach) or with_reach(placement, reach)
+    )
+    # Layers far wider than the features: a hop more computes far more than the first.
+    wide = lambda: GraphSAGE(IN, 64, 4, OUT).double()  # noqa: E731
+    assert choices("exchange(partitioner=random, link_mbit=20000)", wide) == {"edges=cover, reach=1"}
+    assert set(asked) == {1}
+
+
+def test_a_row_of_an_inner_hop_counts_the_layers_that_it_runs_through():
+    """With two hops, rows of the first run through two layers, and rows of the second through one."""
+    counted = {}
 
     def on_rank(transport):
-        model = GraphSAGE(IN, 8, 4, OUT).double()
-        return start("exchange(partitioner=random, link_mbit=0.001)", graph, model, transport).choice
+        placed = place("exchange(partitioner=random, edges=destination)", make_graph(60), model := deep(), transport)
+        traces = Traces(model)
+        costs = reach_choice.Costs(1e12, None, traces, lambda: placed.trial)
+        placements = [with_reach(placed.placement, reach) for reach in range(3)]
+        flops = [traces.of(each).flops for each in placements]
+        seconds = reach_choice._seconds(placements[2], flops, costs)
+        first, second = (hop.num_rows for hop in placements[2].hops)
+        one_layer, two_layers = flops[1] - flops[0], flops[2] - flops[1]
+        counted[transport.rank] = (first - placed.shard.num_rows) * two_layers + (second - first) * one_layer
+        return seconds
 
-    assert set(run_ranks(4, on_rank)) == {"edges=cover, reach=1"}
+    found = run_ranks(4, on_rank)
+    expected = max(counted.values()) / reach_choice.FLOPS_PER_SECOND
+    assert found == pytest.approx([expected] * 4, rel=1e-3)

@@ -1,16 +1,20 @@
 """Which reach: the one that was asked for, if the model allows it; else the one with the shortest epochs.
 
     seconds of an epoch = 8 bytes on the busiest way of the busiest rank / link + extra operations / speed
+    extra operations    = sum over hops j = 1..k of (rows of hop j) (F(k - j + 1) - F(k - j))
 
-are counted for reach 0, 1, 2, ... as long as they fall. The bytes are those of a rehearsed step, and of the constants,
-which come once, a share for each epoch. All these numbers are told, none is measured: ranks have to choose alike, and a
-run that is resumed has to choose the same.
+are counted for reach k = 0, 1, 2 as long as they fall. F(k) are the operations of a step on three rows and one row of
+each hop: a row of hop j runs through the first k - j + 1 layers. The bytes are those of a rehearsed step, and of the
+constants, which come once, a share for each epoch. All these numbers are told, none is measured: ranks have to choose
+alike, and a run that is resumed has to choose the same.
+
+A second hop brings edges, which takes long to learn. It is looked for only where it could win if it brought no row.
 """
 
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -24,6 +28,7 @@ from laconic.records import LedgerRecord
 from laconic.sharded.coding import Coding
 from laconic.sharded.hops import sparse_bytes
 from laconic.sharded.placement import Placement
+from laconic.sharded.plan import EDGE_BYTES, NODE_BYTES, memory_limit
 from laconic.sharded.reach import with_reach
 from laconic.sharded.trace import Traces
 from laconic.sharded.trial import Trial
@@ -38,8 +43,6 @@ Measured on one core of a busy machine, in CPU seconds: a step of SAGE 128-256-2
 operations in 2.5 s), its dense products alone 95e9 to 120e9. Ranks that share a machine are slower. The constant is
 told, not measured when a run starts: ranks have to choose alike, and a run that is resumed has to choose the same.
 """
-# Edges into rows of others that a reach chosen here may bring, for each edge of a rank.
-_MOST_OVER_OWNED = 2
 # Epochs that constants, which come once, are divided by: a run that is resumed may have more than it began with.
 _USUAL_EPOCHS = 100
 
@@ -72,7 +75,7 @@ def decide_reach(placement: Placement, reach: int | None, costs: Costs) -> Place
         return with_reach(placement, reach)
     if placement.communicator.num_ranks == 1 or why_not_recompute(costs.traces.model) is not None:
         return placement
-    chosen = _shortest(placement, costs)
+    chosen, _ = shortest_epochs(placement, costs)
     if not chosen.hops:
         return chosen
     reason = costs.trial().why_not_hops(len(chosen.hops))
@@ -109,20 +112,23 @@ def check_asked_reach(placement: Placement, reach: int | None, traces: Traces, t
         )
 
 
-def _shortest(placement: Placement, costs: Costs) -> Placement:
-    """Returns the placement with the reach whose epochs are the shortest."""
+def shortest_epochs(placement: Placement, costs: Costs) -> tuple[Placement, float]:
+    """Returns the placement with the reach whose epochs are the shortest, and their seconds, as counted above.
+
+    All ranks call it together.
+    """
     trace = costs.traces.of(placement)
     flops, best, best_seconds = [trace.flops], placement, _seconds(placement, [trace.flops], costs)
     for reach in range(1, trace.num_hops + 1):
-        if reach > 1 and _has_too_many_edges(best):
-            return best
+        if reach > 1 and (not _fits(best) or _least_seconds(best, flops, costs) >= best_seconds):
+            break
         further = with_reach(placement, reach)
         flops.append(costs.traces.of(further).flops)
         seconds = _seconds(further, flops, costs)
         if seconds >= best_seconds:
-            return best
+            break
         best, best_seconds = further, seconds
-    return best
+    return best, best_seconds
 
 
 def _seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
@@ -139,7 +145,7 @@ def _seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
         records, share = traffic_of(costs.traces, placement, costs.coding), 1 / _USUAL_EPOCHS
         of_hop = np.diff([shard.num_rows, *num_rows])
         # Where a rank has too few rows for hops, there is one number of operations more.
-        extra = sum(int(rows) * more for rows, more in zip(of_hop, np.diff(flops), strict=False))
+        extra = sum(int(rows) * more for rows, more in zip(of_hop[::-1], np.diff(flops), strict=False))
         # Rows of others are taken to be as sparse as those here.
         row_bytes = min(row_bytes, sparse_bytes(shard.x) / max(shard.num_rows, 1))
         features = int(of_hop.sum()) * row_bytes * share
@@ -147,17 +153,24 @@ def _seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
     return largest(own, placement.communicator)
 
 
-def _has_too_many_edges(placement: Placement) -> bool:
-    """Whether the edges into the rows of the last hop, which the next hop needs, are too many for any rank."""
-    own, communicator = placement.shard.adjacency, placement.communicator
+def _least_seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
+    """Returns the seconds of an epoch with one hop more, if that hop has no row of its own."""
+    further = replace(placement, hops=(*placement.hops, placement.hops[-1]))
+    return _seconds(further, [*flops, costs.traces.of(further).flops], costs)
+
+
+def _fits(placement: Placement) -> bool:
+    """Whether the edges into the rows of the last hop, which the next hop needs, take half of each rank's memory."""
+    shard, communicator = placement.shard, placement.communicator
     if len(placement.hops) > 1:
         # A hop beyond the second is most of the graph.
-        return True
+        return False
     with communicator.ledger.phase("setup"):
-        degrees = torch.from_numpy(own.row_degrees.astype(np.int64))
-        num_edges = int(placement.exchange.start(degrees).wait().sum())
-        is_too_many = torch.tensor([int(num_edges > _MOST_OVER_OWNED * own.num_edges)])
-        return bool(communicator.all_reduce(is_too_many, op="max"))
+        degrees = torch.from_numpy(shard.adjacency.row_degrees.astype(np.int64))
+        num_edges = shard.adjacency.num_edges + int(placement.exchange.start(degrees).wait().sum())
+        row_bytes = NODE_BYTES + 2 * shard.x[:1].nbytes
+        needed = torch.tensor([num_edges * EDGE_BYTES + placement.hops[-1].num_rows * row_bytes])
+        return int(communicator.all_reduce(needed, op="max")) <= memory_limit(communicator) // 2
 
 
 def busiest_way(records: list[LedgerRecord], share: float = 0.0) -> float:

@@ -10,11 +10,12 @@ rows, and rows_pq the rows (or partial sums) of the placement between ranks p an
     num_hops         = sum over the step's sums s over neighbours of [rows of s change from step to step]:
                      the loss depends on rows over so many hops, and a reach saves at most so many exchanges
     products         w_e of every product of an epoch, by which a plan weighs grids
-    flops            F(k), operations of dense layers with k hops: each row of hop k adds F(k) - F(k - 1)
+    flops            F(k), operations of dense layers with k hops: with k hops, each row of hop j adds
+                     F(k - j + 1) - F(k - j), as it runs through the first k - j + 1 layers
 
 A trace is of one placement, since sizes and hops are. `Traces` keeps them, so that checks, choices and predictions run
 the model once for each placement that they look at: for `exchange` with three layers, set-up runs the model on a few
-rows 16 times, where it was 52, and a prediction after it not at all, where it was 4.
+rows at most 18 times, where it was 52, and a prediction after it not at all, where it was 4.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from laconic.specs import unknown_name
 if TYPE_CHECKING:
     from laconic.sharded.cover import EdgePlace
     from laconic.sharded.placement import Placement
+    from laconic.strategies.exchange import Exchange
+    from laconic.strategies.full_graph import FullGraph
 
 # By name, because some of these need packages that are not there, and others moved between versions of PyG.
 _HETEROGENEOUS = frozenset(
@@ -71,11 +73,11 @@ def check_edges(edges: str) -> None:
         raise ConfigError(unknown_name(edges, EDGES, family="edge placement"))
 
 
-def edges_for(edges: "EdgePlace | Literal['auto']", codec: str, model: nn.Module, num_ranks: int) -> "EdgePlace":
+def edges_for(settings: "Exchange | FullGraph", model: nn.Module, num_ranks: int) -> "EdgePlace":
     """Returns where edges between ranks are to lie: with their destination where a codec writes rows of attention."""
-    if edges != "auto":
-        return edges
-    return "destination" if is_coded(codec, num_ranks) and why_not_recompute(model) is not None else "cover"
+    if settings.edges != "auto":
+        return settings.edges
+    return "destination" if is_coded(settings.codec, num_ranks) and why_not_recompute(model) is not None else "cover"
 
 
 def check_coded(model: nn.Module, placement: "Placement", codec: str) -> None:

@@ -9,15 +9,12 @@ import logging
 from dataclasses import dataclass
 from typing import Literal, final
 
-from torch import nn
-
 from laconic.comm.communicator import Communicator
 from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
 from laconic.sharded.block import BlockMap
 from laconic.sharded.changing_worker import ChangingWorker
 from laconic.sharded.coding import Coding
-from laconic.sharded.cover import EdgePlace
 from laconic.sharded.edge_placement import with_edges_at
 from laconic.sharded.placement import place
 from laconic.sharded.reach import check_reach, check_rows
@@ -68,10 +65,6 @@ class Exchange(Strategy):
     def changes_graph(self) -> bool:
         return True
 
-    def edges_for(self, model: nn.Module, num_ranks: int) -> EdgePlace:
-        """Returns where edges between ranks are to lie."""
-        return edges_for(self.edges, self.codec, model, num_ranks)
-
     def place(self, source: Graph | Store, communicator: Communicator, run: ExpectedRun) -> "PlacedExchange":
         chunks = chunks_of(source, communicator, partitioner=self.partitioner)
         check_rows(self.reach, chunks.chunk_map)
@@ -79,7 +72,7 @@ class Exchange(Strategy):
         if communicator.num_ranks > 1:
             names = ("codec", "schedule", "raw_last", "edges", "reach", "link_mbit")
             check_agreement(communicator, {name: str(getattr(self, name)) for name in names})
-            placement = with_edges_at(placement, self.edges_for(run.model, communicator.num_ranks))
+            placement = with_edges_at(placement, edges_for(self, run.model, communicator.num_ranks))
         return PlacedExchange(
             run=run,
             settings=self,
@@ -114,7 +107,7 @@ class PlacedExchange(PlacedExchanging):
             placement,
             self.coding,
             seed,
-            edges=self.settings.edges_for(self.run.model, placement.communicator.num_ranks),
+            edges=edges_for(self.settings, self.run.model, placement.communicator.num_ranks),
             num_classes=self.num_classes,
             prepare=self.prepare,
         )

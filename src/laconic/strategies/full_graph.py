@@ -108,7 +108,7 @@ class FullGraph(Strategy):
             block_map = block_map_of(layout, num_ranks, chunks.chunk_map)
         placement = self._on(block_map, chunks, communicator)
         if num_ranks > 1 and self._can_cover and (layout is None or self.edges != "auto"):
-            covers = find_covers(placement, edges_for(self.edges, self.codec, run.model, num_ranks))
+            covers = find_covers(placement, edges_for(self, run.model, num_ranks))
         if num_ranks > 1 and layout is None:
             plan = self._plan(placement, covers, run.model)
         # Where the plan chose one axis, edges and rows may lie where they cost least.

@@ -22,6 +22,7 @@ from laconic.graph import Graph
 from laconic.launching.agreement import check_agreement
 from laconic.sharded.block import BlockMap
 from laconic.sharded.placement import place
+from laconic.sharded.reach_choice import Costs
 from laconic.specs import unknown_name
 from laconic.store import Store
 from laconic.strategies._checks import check_link
@@ -148,7 +149,8 @@ class PlacedApart(PlacedRows):
         if keeps_sums or self.settings.extends_rows:
             self._tell(halo.describe(keeps_sums=keeps_sums))
         if keeps_sums and placement.communicator.num_ranks > 1:
-            self._tell(faster_exchange(self.traces, placement, halo, num_hops, self.settings.link_mbit))
+            costs = Costs(self.settings.link_mbit, None, self.traces, lambda: self.trial)
+            self._tell(faster_exchange(placement, halo, num_hops, costs))
         return halo
 
     def _tell(self, text: str) -> None:

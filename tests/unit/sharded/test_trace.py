@@ -89,8 +89,9 @@ def runs(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "at_start", "to_predict"),
     [
-        # Tried on one machine and on two ranks, in both modes; traced with 0, 1 and 2 hops; tried with hops.
-        ("exchange", 6 + 3 * 2 + 4, 0),
+        # Tried on one machine and on two ranks, in both modes; traced with 0, 1 and 2 hops, and with a second hop that
+        # has no row; tried with hops.
+        ("exchange", 6 + 4 * 2 + 4, 0),
         ("exchange(reach=0)", 6, 2),
         # Traced once for the plan, and once on the grid that it chose.
         ("full_graph", 2 + 6, 2),
