@@ -225,7 +225,7 @@ def train_stream(
         step(worker, optimizer, epoch)
         num_bytes += rows_and_gradients(communicator.ledger, epoch, and_setup=True)
         if num_changes == NUM_CHANGES:
-            scores = evaluate(model)
+            scores = evaluate(model, worker.shard)
             communicator.ledger.take(epoch)
             best = max(best, (scores["val"], scores["test"]), key=lambda pair: pair[0])
     return num_bytes, best[1]

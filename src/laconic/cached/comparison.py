@@ -36,7 +36,7 @@ def faster_exchange(placement: Placement, halo: KHopHalo, num_hops: int, costs: 
     if exchanged >= computed:
         return ""
     return (
-        f"The strategy exchange, which is exact, should be faster here: at {costs.link_mbit:g} mbit, with "
-        f"reach={len(best.hops)}, rows of other ranks cost it {exchanged:.2g} s an epoch, and gradient_only computes "
-        f"{computed:.2g} s for them."
+        f"The strategy exchange, which is exact, should be faster here: at {costs.link_mbit:g} mbit rows of others "
+        f"cost it {exchanged:.2g} s an epoch (with reach={len(best.hops)}, if the model allows it), and gradient_only "
+        f"computes {computed:.2g} s for them."
     )

@@ -4,9 +4,10 @@ A product has two exchanges, and each of them a way back. With D and E the codec
 between two ranks of width F:
 
     fetch    (N, F) -> (M, F)   D(E(x_u)) comes to the ranks that hold edges from u; backward, gradients of x_u return
-    fold     (M, F) -> (N, F)   D(E(s_v)), partial sums, come to the owner of v; backward, gradients of out_v leave it
+    fold     (S, F) -> (N, F)   D(E(s_v)), partial sums, come to the owner of v; backward, gradients of out_v leave it
 
-    out_v = sum over edges here of a_vu D(E(x_u)) + sum over ranks q of D(E(s_qv)),    s_qv = sum_u a_vu x_u on q
+    out_v = sum over own u of a_vu x_u + sum over fetched u of a_vu D(E(x_u)) + sum over ranks q of D(E(s_qv))
+    s_qv  = sum over the rows u of q of a_vu x_u
 
 Each is a coded exchange of its own (`laconic.comm.coded_exchange`), both at the rates of one schedule.
 """
@@ -34,7 +35,7 @@ from laconic.sharded.measured_tensors import from_tensors, to_tensors
 from laconic.sharded.placement import Placement
 from laconic.sharded.rates import RatePlan
 
-# Shapes: N own rows, M rows of others, P ranks
+# Shapes: N own rows, M rows of others, S partial sums for others, P ranks
 
 
 class ProductCoder(Protocol):

@@ -87,8 +87,8 @@ def _fits(placement: Placement) -> bool:
     most, limit = int(communicator.all_reduce(torch.tensor([needed]), op="max")), memory_limit(communicator)
     if most > limit and communicator.rank == 0:
         logger.warning(
-            "The cover of the edges between ranks would need %s on a rank, and %s may be used. Edges stay with their "
-            "destinations, and more rows travel. Use more ranks or machines to have a cover.",
+            "The cover of the edges between ranks would need %s on a rank, and %s may be used. An exchange on one axis "
+            "leaves edges with their destinations then, and moves more rows. Use more ranks or machines to have one.",
             format_bytes(most),
             format_bytes(limit),
         )

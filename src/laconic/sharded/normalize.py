@@ -57,18 +57,16 @@ class NormalisedOperators(ShardedOperators):
             degrees = self._summed(self.adjacency.row_degrees.astype(np.float64))
             return OwnFactors(row_scale=1.0 / np.maximum(degrees, 1))
         rows, loops = self.adjacency.row_of_edge, np.full(num_own, aggregation.loop_weight)
-        weights = self.weights if aggregation.weighted else None
-        weights = np.ones(self.adjacency.num_edges) if weights is None else weights
+        given = self.weights if aggregation.weighted else None
+        weights = np.ones(self.adjacency.num_edges) if given is None else given
         if aggregation.self_loops:
             is_loop = self._is_loop(self.adjacency)
             loops[rows[is_loop]] = weights[is_loop]
             loops = self._of_loops(loops, aggregation.loop_weight)
             weights = np.where(is_loop, 0.0, weights)
         degrees = self._summed(np.bincount(rows, weights=weights, minlength=self.adjacency.num_rows).astype(np.float64))
-        if not aggregation.self_loops:
-            return OwnFactors(scale := inverse_square_root(degrees), scale)
-        scale = inverse_square_root(degrees + loops)
-        return OwnFactors(scale, scale, diagonal=loops * scale**2)
+        scale = inverse_square_root(degrees + loops if aggregation.self_loops else degrees)
+        return OwnFactors(scale, scale, loops * scale**2 if aggregation.self_loops else None)
 
     @abstractmethod
     def _summed(self, partial: FloatArray) -> FloatArray:

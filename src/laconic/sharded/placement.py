@@ -110,6 +110,8 @@ def sharing_features(placement: Placement, shard: Shard) -> Placement:
 def at_destinations(before: Placement, shard: Shard, exchange: RowExchange) -> Placement:
     """Returns a placement of one axis with a shard that has all edges into its rows: halo exchange.
 
+    Sizes of the whole graph and `halo_x` stay as they were: whoever changes the graph changes them too.
+
     Args:
         exchange: brings the shard's halo rows.
     """

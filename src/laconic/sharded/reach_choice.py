@@ -8,7 +8,9 @@ each hop: a row of hop j runs through the first k - j + 1 layers. The bytes are 
 constants, which come once, a share for each epoch. All these numbers are told, none is measured: ranks have to choose
 alike, and a run that is resumed has to choose the same.
 
-A second hop brings edges, which takes long to learn. It is looked for only where it could win if it brought no row.
+A second hop brings edges, which takes long to learn. It is looked for only where it could win if it brought no row, and
+where its edges and rows fit into half of the memory of every rank: machines with another memory may choose otherwise.
+A hop beyond the second is most of the graph.
 """
 
 import logging
@@ -26,7 +28,7 @@ from laconic.comm.communicator import Communicator
 from laconic.errors import ConfigError, UnsupportedModelError
 from laconic.records import LedgerRecord
 from laconic.sharded.coding import Coding
-from laconic.sharded.hops import sparse_bytes
+from laconic.sharded.hops import HopAxis, sparse_bytes
 from laconic.sharded.placement import Placement
 from laconic.sharded.plan import EDGE_BYTES, NODE_BYTES, memory_limit
 from laconic.sharded.reach import with_reach
@@ -43,6 +45,7 @@ Measured on one core of a busy machine, in CPU seconds: a step of SAGE 128-256-2
 operations in 2.5 s), its dense products alone 95e9 to 120e9. Ranks that share a machine are slower. The constant is
 told, not measured when a run starts: ranks have to choose alike, and a run that is resumed has to choose the same.
 """
+_MOST_HOPS = 2
 # Epochs that constants, which come once, are divided by: a run that is resumed may have more than it began with.
 _USUAL_EPOCHS = 100
 
@@ -119,7 +122,7 @@ def shortest_epochs(placement: Placement, costs: Costs) -> tuple[Placement, floa
     """
     trace = costs.traces.of(placement)
     flops, best, best_seconds = [trace.flops], placement, _seconds(placement, [trace.flops], costs)
-    for reach in range(1, trace.num_hops + 1):
+    for reach in range(1, min(trace.num_hops, _MOST_HOPS) + 1):
         if reach > 1 and (not _fits(best) or _least_seconds(best, flops, costs) >= best_seconds):
             break
         further = with_reach(placement, reach)
@@ -155,16 +158,16 @@ def _seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
 
 def _least_seconds(placement: Placement, flops: list[int], costs: Costs) -> float:
     """Returns the seconds of an epoch with one hop more, if that hop has no row of its own."""
-    further = replace(placement, hops=(*placement.hops, placement.hops[-1]))
+    last = placement.hops[-1]
+    # Sums of a hop's rows stay here: that axis moves nothing.
+    block = replace(last.block, columns=HopAxis(last.block.rows, 1))
+    further = replace(placement, hops=(*placement.hops, replace(last, block=block)))
     return _seconds(further, [*flops, costs.traces.of(further).flops], costs)
 
 
 def _fits(placement: Placement) -> bool:
-    """Whether the edges into the rows of the last hop, which the next hop needs, take half of each rank's memory."""
+    """Whether the edges into the rows of the last hop, which the next hop needs, take at most half of any memory."""
     shard, communicator = placement.shard, placement.communicator
-    if len(placement.hops) > 1:
-        # A hop beyond the second is most of the graph.
-        return False
     with communicator.ledger.phase("setup"):
         degrees = torch.from_numpy(shard.adjacency.row_degrees.astype(np.int64))
         num_edges = shard.adjacency.num_edges + int(placement.exchange.start(degrees).wait().sum())

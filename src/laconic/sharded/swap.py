@@ -6,7 +6,7 @@ x = swap.join(x_slice, F)        # the way back, which is also the adjoint
 Columns b_j = floor(F j / pj) to b_(j+1) are slice j. Of the pj ranks of a line, with N_i own rows each:
 
     split    rank j receives X_i[:, b_j : b_(j+1)] from each rank i of its line      N_i (b_(j+1) - b_j) words
-    join     rank j receives Z_j[rows of j, :] from each rank i, slice i             N_j (b_(i+1) - b_i) words
+    join     rank j receives Z_i[rows of j, :] from each rank i, its slice           N_j (b_(i+1) - b_i) words
 """
 
 from abc import ABC, abstractmethod

@@ -114,6 +114,8 @@ class FullGraph(Strategy):
         # Where the plan chose one axis, edges and rows may lie where they cost least.
         is_free = plan is not None and plan.best.grid == placement.grid and self._can_cover
         if plan is not None and plan.best.grid != placement.grid:
+            # Two placements at once would hold the features twice.
+            del placement, covers
             placement = self._on(BlockMap(plan.best.grid, chunks.chunk_map), chunks, communicator)
         elif covers is not None:
             placement = with_covers(placement, covers)

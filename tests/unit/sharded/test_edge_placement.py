@@ -89,7 +89,7 @@ def test_a_cover_that_does_not_fit_into_memory_is_left_out_on_all_ranks_with_a_m
     assert sum(needed) == int((parts_of(graph, 4)[0] != parts_of(graph, 4)[1]).sum())
     (record,) = caplog.records
     assert "would need 1024.0 TiB on a rank" in record.message
-    assert "Edges stay with their destinations" in record.message
+    assert "leaves edges with their destinations" in record.message
     monkeypatch.undo()
     assert run_ranks(4, work) == [True] * 4
 
