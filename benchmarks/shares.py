@@ -1,6 +1,6 @@
 """What would a share of a hop's rows win, or a reach that differs from rank to rank? A count, not a run.
 
-    LACONIC_DATA=folder python benchmarks/shares.py             # a minute
+    LACONIC_DATA=folder python benchmarks/shares.py             # ten seconds
     LACONIC_DATA=folder python benchmarks/shares.py --quick     # the smaller graphs
 
 With reach 1 a rank computes the first hidden layer of all its halo rows; with reach 0 none, and rows and
